@@ -1,0 +1,164 @@
+package segment
+
+import (
+	"context"
+	"fmt"
+	"io"
+)
+
+// ReadLimits bound a read. The budget counts what is already in the ReadBuffer, so that
+// one budget serves a read over several segments.
+type ReadLimits struct {
+	From        Offset // records below are passed over
+	End         Offset // records at or above are not returned; zero: no bound
+	EndPosition int64  // end of the readable bytes of the segment, at a record's end
+	MaxBytes    int    // payload bytes; the first record is returned whatever its size
+	MaxRecords  int    // zero: no bound
+}
+
+// ReadResult says where a read ended: the next record would be Next, at Position.
+type ReadResult struct {
+	Position int64
+	Next     Offset
+	Full     bool // the budget ended it, not the segment
+}
+
+// ReadBuffer holds what reads return, and is reused.
+type ReadBuffer struct {
+	// Records are views into the buffer, valid until Reset.
+	Records []Record
+	// Bytes is the sum of their payloads.
+	Bytes int
+
+	buf []byte // what is read and decoded, then free room up to its capacity
+}
+
+const (
+	readChunk   = 64 << 10 // least buffer
+	readAhead   = 256 << 10
+	keptBuffer  = 1 << 20 // a larger buffer is not kept over Reset
+	recordGuess = 64      // bytes of a record that are no payload, when sizing a read
+)
+
+// Reset forgets the records and keeps the memory.
+func (b *ReadBuffer) Reset() {
+	clear(b.Records)
+	b.Records = b.Records[:0]
+	b.Bytes = 0
+	if cap(b.buf) > keptBuffer {
+		b.buf = nil
+	}
+	b.buf = b.buf[:0]
+}
+
+// room makes at least need bytes free behind buf[lo:], keeping those in place or moving
+// them to a new buffer; records decoded before keep the old one alive.
+func (b *ReadBuffer) room(lo, need int) int {
+	if cap(b.buf)-lo >= need {
+		return lo
+	}
+	held := b.buf[lo:]
+	grown := make([]byte, 0, max(readChunk, need))
+	b.buf = append(grown, held...)
+	return 0
+}
+
+// ReadInto appends the records of a segment from limits.From on to into, starting at a
+// place that an index or an earlier read gave: a record of offset at.Offset at
+// at.Position. The checksum of every record returned is verified; those passed over have
+// their headers verified. The error is a *Corruption if the bytes are damaged; one whose
+// Position is at.Position may mean that the index and not the segment is wrong.
+func ReadInto(ctx context.Context, r io.ReaderAt, at ScanStart, limits ReadLimits, into *ReadBuffer) (ReadResult, error) {
+	version := at.Version
+	if version == 0 || version > MaxVersion {
+		version = MaxVersion
+	}
+	res := ReadResult{Position: at.Position, Next: at.Offset}
+	fail := func(c *Corruption) (ReadResult, error) {
+		c.Shard, c.Segment, c.Position, c.Offset = at.Shard, at.Segment, res.Position, res.Next
+		return res, c
+	}
+	lo := len(into.buf) // into.buf[lo:] is read and not yet decoded
+	for res.Position < limits.EndPosition {
+		if limits.End > 0 && res.Next >= limits.End {
+			return res, nil
+		}
+		if limits.MaxRecords > 0 && len(into.Records) >= limits.MaxRecords {
+			res.Full = true
+			return res, nil
+		}
+		rest := limits.EndPosition - res.Position
+		if len(into.buf)-lo < RecordHeaderSize {
+			if rest < RecordHeaderSize {
+				return fail(corrupt(Truncated, "%d bytes of a record header of %d", rest, RecordHeaderSize))
+			}
+			var err error
+			if lo, err = into.fill(ctx, r, lo, RecordHeaderSize, res.Position, rest, limits.MaxBytes); err != nil {
+				return res, err
+			}
+		}
+		h, c := decodeHead(into.buf[lo:], res.Next, version)
+		if c != nil {
+			return fail(c)
+		}
+		if int64(h.size) > rest {
+			return fail(corrupt(Truncated, "%d bytes of a record of %d", rest, h.size))
+		}
+		if res.Next < limits.From {
+			skip := min(h.size, len(into.buf)-lo)
+			lo += skip
+			if skip < h.size {
+				into.buf = into.buf[:lo]
+			}
+			res.Position += int64(h.size)
+			res.Next++
+			continue
+		}
+		if len(into.Records) > 0 && into.Bytes+int(h.word&bodyMask) > limits.MaxBytes {
+			res.Full = true
+			return res, nil
+		}
+		if h.size > len(into.buf)-lo {
+			var err error
+			if lo, err = into.fill(ctx, r, lo, h.size, res.Position, rest, limits.MaxBytes); err != nil {
+				return res, err
+			}
+		}
+		n := len(into.Records)
+		if n == cap(into.Records) {
+			into.Records = append(into.Records, Record{})
+		} else {
+			into.Records = into.Records[:n+1]
+		}
+		rec := &into.Records[n]
+		if c := rec.decodeVerified(into.buf[lo:lo+h.size:lo+h.size], h, res.Next); c != nil {
+			into.Records = into.Records[:n]
+			return fail(c)
+		}
+		into.Bytes += len(rec.Payload)
+		lo += h.size
+		res.Position += int64(h.size)
+		res.Next++
+	}
+	return res, nil
+}
+
+// fill reads on at pos, whose first bytes are already held in b.buf[lo:], so that need
+// bytes are held. The file is known to hold rest bytes from pos.
+func (b *ReadBuffer) fill(ctx context.Context, r io.ReaderAt, lo, need int, pos, rest int64, budget int) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return lo, err
+	}
+	ahead := min(max(budget-b.Bytes, 0), readAhead)
+	ahead += ahead/recordGuess + DefaultIndexSpacing
+	want := int(min(rest, int64(max(need, ahead))))
+	lo = b.room(lo, want)
+	held := len(b.buf) - lo
+	free := b.buf[len(b.buf) : lo+want]
+	n, err := readFull(r, free, pos+int64(held))
+	b.buf = b.buf[:len(b.buf)+n]
+	if err != nil {
+		return lo, fmt.Errorf("segment: read at %d: %w", pos, err)
+	}
+	return lo, nil
+}
