@@ -1,0 +1,180 @@
+package obs
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Buckets from 16 µs to about 8 s, four to each factor of sixteen.
+var latencyBuckets = prometheus.ExponentialBuckets(16e-6, 2, 20)
+
+// Metrics is the broker's registry. The zero value is not usable; see New.
+type Metrics struct {
+	reg *prometheus.Registry
+
+	appendDuration   prometheus.Histogram
+	syncDuration     prometheus.Histogram
+	syncBatch        prometheus.Histogram
+	syncFailures     prometheus.Counter
+	rolls            prometheus.Counter
+	recoveryDuration prometheus.Histogram
+	recoveryCut      prometheus.Counter
+	maybeLost        prometheus.Counter
+	trimmedBytes     prometheus.Counter
+	trimmedSegments  prometheus.Counter
+	poisoned         prometheus.Counter
+	stray            prometheus.Counter
+	clockAhead       prometheus.Counter
+
+	publishes       prometheus.Counter
+	records         prometheus.Counter
+	bytes           prometheus.Counter
+	publishDuration prometheus.Histogram
+	acks            *prometheus.CounterVec
+	dropped         *prometheus.CounterVec
+	refused         *prometheus.CounterVec
+	connections     *prometheus.GaugeVec
+	connectionsEver *prometheus.CounterVec
+}
+
+// New makes a registry with every metric present, at zero.
+func New(version string) *Metrics {
+	m := &Metrics{reg: prometheus.NewRegistry()}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		m.reg.MustRegister(c)
+		return c
+	}
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		m.reg.MustRegister(c)
+		return c
+	}
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+		m.reg.MustRegister(h)
+		return h
+	}
+	m.appendDuration = histogram("felix_storage_append_duration_seconds", "Time of a durable append, from hand-over to its acknowledgement.", latencyBuckets)
+	m.syncDuration = histogram("felix_storage_sync_duration_seconds", "Time of one device flush.", latencyBuckets)
+	m.syncBatch = histogram("felix_storage_sync_batch_appends", "Appends that one flush made durable; near 1 under load means no sharing.", prometheus.ExponentialBuckets(1, 2, 12))
+	m.syncFailures = counter("felix_storage_sync_failures_total", "Flushes that failed; each poisons its log.")
+	m.rolls = counter("felix_storage_segment_roll_total", "Segments sealed because the next one began.")
+	m.recoveryDuration = histogram("felix_storage_recovery_duration_seconds", "Time to open and check one shard.", latencyBuckets)
+	m.recoveryCut = counter("felix_storage_recovery_truncated_bytes", "Bytes that opening cut from the ends of logs; copies are in lost/.")
+	m.maybeLost = counter("felix_storage_recovery_acknowledged_lost_total", "Shards whose cut may hold acknowledged records.")
+	m.trimmedBytes = counter("felix_storage_trimmed_bytes_total", "Bytes that retention deleted.")
+	m.trimmedSegments = counter("felix_storage_trimmed_segments_total", "Segments that retention deleted.")
+	m.poisoned = counter("felix_storage_poisoned_total", "Logs that stopped because a write or flush could not be undone.")
+	m.stray = counter("felix_storage_stray_files_total", "Files in data directories that are not the log's, found at open.")
+	m.clockAhead = counter("felix_storage_clock_ahead_total", "Logs opened whose last record is more than ten minutes ahead of the clock.")
+
+	m.publishes = counter("felix_publishes_total", "Publish requests that were acknowledged.")
+	m.records = counter("felix_published_records_total", "Records that were acknowledged.")
+	m.bytes = counter("felix_published_bytes_total", "Payload bytes that were acknowledged.")
+	m.publishDuration = histogram("felix_publish_duration_seconds", "Time of a publish in the broker, from request to answer.", latencyBuckets)
+	m.acks = vec("felix_acks_total", "Answers to publishes by result (ok, refused, unknown) and code.", "result", "code")
+	m.dropped = vec("felix_dropped_records_total", "Records not delivered to a slow subscriber, by overflow policy.", "policy")
+	m.refused = vec("felix_refused_total", "Requests and connections turned away, by reason.", "reason")
+	m.connectionsEver = vec("felix_connections_total", "Client connections accepted, by transport.", "transport")
+	m.connections = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "felix_connections", Help: "Client connections open, by transport."}, []string{"transport"})
+	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "felix_build_info", Help: "Always 1.", ConstLabels: prometheus.Labels{"version": version}})
+	info.Set(1)
+	m.reg.MustRegister(m.connections, info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, policy := range []string{"block", "drop_new", "drop_old"} {
+		m.dropped.WithLabelValues(policy)
+	}
+	for _, transport := range []string{"quic", "tcp"} {
+		m.connections.WithLabelValues(transport)
+		m.connectionsEver.WithLabelValues(transport)
+	}
+	m.acks.WithLabelValues("ok", "")
+	return m
+}
+
+// Handler serves the metrics in the text format.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{})
+}
+
+// Registry is where further collectors are registered.
+func (m *Metrics) Registry() *prometheus.Registry { return m.reg }
+
+// Gauges are the values asked for at each scrape. A nil function leaves its
+// metrics out. The functions may be called from several goroutines and must not block.
+type Gauges struct {
+	Unsynced    func() (bytes int64, oldest time.Duration)
+	Subscribers func() int
+	SlowestLag  func() uint64
+	Inflight    func() int64
+	Shards      func() map[string]int
+	Recovery    func() (done, total int)
+	Disk        func() (free, reserve int64)
+}
+
+var (
+	unsyncedBytes   = desc("felix_storage_unsynced_bytes", "Bytes acknowledged or not that a power cut now would lose.")
+	unsyncedSeconds = desc("felix_storage_unsynced_seconds", "Age of the oldest byte not yet flushed.")
+	subscribers     = desc("felix_subscribers", "Subscriptions open.")
+	slowestLag      = desc("felix_subscription_lag_records", "Records by which the slowest subscription is behind.")
+	inflight        = desc("felix_inflight_bytes", "Publish payload bytes admitted and not yet answered.")
+	shards          = desc("felix_shards", "Shards by state.", "state")
+	recoveryDone    = desc("felix_recovery_shards_done", "Shards whose opening has ended since the start.")
+	recoveryTotal   = desc("felix_recovery_shards", "Shards to open at the start.")
+	diskFree        = desc("felix_disk_free_bytes", "Room left on the data directory's file system.")
+	diskReserve     = desc("felix_disk_reserve_bytes", "Room below which publishes are refused.")
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// Watch registers g. It may be called once.
+func (m *Metrics) Watch(g Gauges) error { return m.reg.Register(&gaugeCollector{g}) }
+
+type gaugeCollector struct{ g Gauges }
+
+func (c *gaugeCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{unsyncedBytes, unsyncedSeconds, subscribers, slowestLag, inflight, shards, recoveryDone, recoveryTotal, diskFree, diskReserve} {
+		ch <- d
+	}
+}
+
+func (c *gaugeCollector) Collect(ch chan<- prometheus.Metric) {
+	send := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	if f := c.g.Unsynced; f != nil {
+		n, age := f()
+		send(unsyncedBytes, float64(n))
+		send(unsyncedSeconds, age.Seconds())
+	}
+	if f := c.g.Subscribers; f != nil {
+		send(subscribers, float64(f()))
+	}
+	if f := c.g.SlowestLag; f != nil {
+		send(slowestLag, float64(f()))
+	}
+	if f := c.g.Inflight; f != nil {
+		send(inflight, float64(f()))
+	}
+	if f := c.g.Shards; f != nil {
+		for state, n := range f() {
+			send(shards, float64(n), state)
+		}
+	}
+	if f := c.g.Recovery; f != nil {
+		done, total := f()
+		send(recoveryDone, float64(done))
+		send(recoveryTotal, float64(total))
+	}
+	if f := c.g.Disk; f != nil {
+		free, reserve := f()
+		send(diskFree, float64(free))
+		send(diskReserve, float64(reserve))
+	}
+}
