@@ -30,24 +30,32 @@ type ReadBuffer struct {
 	// Bytes is the sum of their payloads.
 	Bytes int
 
-	buf []byte // what is read and decoded, then free room up to its capacity
+	buf    []byte // what is read and decoded, then free room up to its capacity
+	spent  int    // bytes of buffers given up since Reset; records are views of them
+	demand int    // size of the next buffer made, learnt from the last page
 }
 
 const (
 	readChunk   = 64 << 10 // least buffer
 	readAhead   = 256 << 10
 	keptBuffer  = 1 << 20 // a larger buffer is not kept over Reset
-	recordGuess = 64      // bytes of a record that are no payload, when sizing a read
+	recordGuess = 64      // one byte of a page in so many is taken to be no payload
 )
 
-// Reset forgets the records and keeps the memory.
+// Reset forgets the records and keeps the memory: of a page that took several buffers,
+// the next one takes a single one of their size.
 func (b *ReadBuffer) Reset() {
-	clear(b.Records)
-	b.Records = b.Records[:0]
-	b.Bytes = 0
-	if cap(b.buf) > keptBuffer {
+	if b.spent > 0 {
+		clear(b.Records)
+		b.demand = min(b.spent+len(b.buf), keptBuffer)
+		b.spent = 0
+	}
+	if cap(b.buf) > keptBuffer || cap(b.buf) < b.demand {
+		clear(b.Records)
 		b.buf = nil
 	}
+	b.Records = b.Records[:0]
+	b.Bytes = 0
 	b.buf = b.buf[:0]
 }
 
@@ -58,8 +66,8 @@ func (b *ReadBuffer) room(lo, need int) int {
 		return lo
 	}
 	held := b.buf[lo:]
-	grown := make([]byte, 0, max(readChunk, need))
-	b.buf = append(grown, held...)
+	b.spent += lo
+	b.buf = append(make([]byte, 0, max(readChunk, b.demand, need)), held...)
 	return 0
 }
 
@@ -79,6 +87,7 @@ func ReadInto(ctx context.Context, r io.ReaderAt, at ScanStart, limits ReadLimit
 		return res, c
 	}
 	lo := len(into.buf) // into.buf[lo:] is read and not yet decoded
+	defer func() { into.buf = into.buf[:lo] }()
 	for res.Position < limits.EndPosition {
 		if limits.End > 0 && res.Next >= limits.End {
 			return res, nil
@@ -105,9 +114,9 @@ func ReadInto(ctx context.Context, r io.ReaderAt, at ScanStart, limits ReadLimit
 			return fail(corrupt(Truncated, "%d bytes of a record of %d", rest, h.size))
 		}
 		if res.Next < limits.From {
-			skip := min(h.size, len(into.buf)-lo)
-			lo += skip
-			if skip < h.size {
+			if skip := h.size; skip < len(into.buf)-lo {
+				lo += skip
+			} else {
 				into.buf = into.buf[:lo]
 			}
 			res.Position += int64(h.size)
