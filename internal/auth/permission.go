@@ -35,7 +35,7 @@ var actionKinds = map[Action][]Kind{
 	RBACView:             {KindTenant, KindNamespace},
 	RBACPolicyManage:     {KindTenant, KindNamespace},
 	RBACAssignmentManage: {KindTenant, KindNamespace},
-	TenantManage:         {KindTenant},
+	TenantManage:         {KindTenant, KindCluster},
 	NamespaceManage:      {KindNamespace},
 	StreamManage:         {KindStream},
 	CacheManage:          {KindCache},
@@ -126,6 +126,9 @@ func expand(dst []Grant, g Grant) []Grant {
 	var namespace string
 	switch g.Action {
 	case TenantManage:
+		if g.Object.Kind != KindTenant {
+			return dst
+		}
 		namespace = wildcard
 		dst = append(dst, Grant{NamespaceManage, NamespaceObject(g.Object.Tenant, wildcard)})
 	case NamespaceManage:

@@ -1,0 +1,175 @@
+package api
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/meta"
+)
+
+// Readiness is what /ready says.
+type Readiness struct {
+	Ready   bool     `json:"ready"`
+	Status  string   `json:"status"` // ready, recovering, degraded, draining, starting
+	Reasons []Reason `json:"reasons,omitempty"`
+	// Recovery counts the shards opened at the start.
+	Recovery Recovery `json:"recovery"`
+}
+
+// Reason is one cause of not being ready, or of being degraded.
+type Reason struct {
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
+}
+
+// Recovery is the progress of opening the shards.
+type Recovery struct {
+	Done  int `json:"done"`
+	Total int `json:"total"`
+}
+
+// Options make a Server.
+type Options struct {
+	// Ready is asked on each /ready; it must not block.
+	Ready func() Readiness
+	// Metrics serves /metrics.
+	Metrics http.Handler
+	// MaxBodyBytes bounds a request body.
+	MaxBodyBytes int64
+	Log          *slog.Logger
+}
+
+// Backend is what /v1 works on.
+type Backend struct {
+	Catalog *meta.Catalog
+	Keys    *auth.Keys
+	// InMemoryOnly refuses durable streams: the broker has no storage.
+	InMemoryOnly bool
+	// Clustered accepts replication factors above one.
+	Clustered bool
+}
+
+// Server is the handler of the HTTP listener. It is safe for concurrent use.
+type Server struct {
+	o       Options
+	mux     *http.ServeMux
+	backend atomic.Pointer[opened]
+}
+
+type opened struct {
+	Backend
+	verifier *auth.Verifier
+}
+
+// New makes a server that answers health and metrics; see Open for the rest.
+func New(o Options) *Server {
+	s := &Server{o: o, mux: http.NewServeMux()}
+	s.mux.HandleFunc("GET /live", s.live)
+	s.mux.HandleFunc("GET /ready", s.ready)
+	s.mux.HandleFunc("GET /v1/system/live", s.live)
+	s.mux.HandleFunc("GET /v1/system/ready", s.ready)
+	s.mux.Handle("GET /metrics", o.Metrics)
+	s.mux.HandleFunc("GET /v1/tenants/{t}/.well-known/jwks.json", s.jwks)
+
+	s.mux.HandleFunc("GET /v1/tenants", s.cluster(listTenants))
+	s.mux.HandleFunc("POST /v1/tenants", s.cluster(createTenant))
+	s.mux.HandleFunc("GET /v1/tenants/{t}", s.cluster(getTenant))
+	s.mux.HandleFunc("DELETE /v1/tenants/{t}", s.cluster(deleteTenant))
+
+	const ns = "/v1/tenants/{t}/namespaces"
+	s.mux.HandleFunc("GET "+ns, s.tenant(listNamespaces))
+	s.mux.HandleFunc("POST "+ns, s.tenant(createNamespace))
+	s.mux.HandleFunc("GET "+ns+"/{ns}", s.tenant(getNamespace))
+	s.mux.HandleFunc("DELETE "+ns+"/{ns}", s.tenant(deleteNamespace))
+
+	const st = ns + "/{ns}/streams"
+	s.mux.HandleFunc("GET "+st, s.tenant(listStreams))
+	s.mux.HandleFunc("POST "+st, s.tenant(createStream))
+	s.mux.HandleFunc("GET "+st+"/{name}", s.tenant(getStream))
+	s.mux.HandleFunc("PATCH "+st+"/{name}", s.tenant(patchStream))
+	s.mux.HandleFunc("DELETE "+st+"/{name}", s.tenant(deleteStream))
+
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, &apiError{http.StatusNotFound, "not_found", "no such path: " + r.URL.Path})
+	})
+	return s
+}
+
+// Open gives the server what /v1 works on. Until then /v1 answers 503.
+func (s *Server) Open(b Backend) {
+	s.backend.Store(&opened{Backend: b, verifier: auth.NewVerifier(auth.VerifierOptions{Keys: b.Keys, Audience: auth.AudienceAPI})})
+}
+
+// Close makes /v1 answer 503 again, for the time of a stop.
+func (s *Server) Close() { s.backend.Store(nil) }
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// The multiplexer would clean such a path and redirect; a name is refused by
+	// name instead.
+	for part := range strings.SplitSeq(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/") {
+		name, err := url.PathUnescape(part)
+		if err != nil || name == "." || name == ".." || name == "" && r.URL.Path != "/" || strings.ContainsAny(name, "/\x00") {
+			s.fail(w, r, invalid("path %q holds the unusable name %q", r.URL.EscapedPath(), name))
+			return
+		}
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, s.o.MaxBodyBytes)
+	s.mux.ServeHTTP(w, r)
+}
+
+func (s *Server) live(w http.ResponseWriter, r *http.Request) {
+	reply(w, http.StatusOK, map[string]string{"status": "live"})
+}
+
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	rd := s.o.Ready()
+	status := http.StatusOK
+	if !rd.Ready {
+		status = http.StatusServiceUnavailable
+	}
+	reply(w, status, rd)
+}
+
+func (s *Server) jwks(w http.ResponseWriter, r *http.Request) {
+	b := s.backend.Load()
+	if b == nil {
+		s.fail(w, r, notReady)
+		return
+	}
+	raw, err := b.Keys.JWKS(r.PathValue("t"))
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "public, max-age=3600")
+	w.WriteHeader(http.StatusOK)
+	// The client is gone if this fails.
+	_, err = w.Write(raw)
+	s.gone(r, err)
+}
+
+func reply(w http.ResponseWriter, status int, body any) {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		// Bodies are values of this package that always marshal.
+		status, raw = http.StatusInternalServerError, []byte(`{"code":"internal","message":"answer cannot be written"}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if _, err := w.Write(append(raw, '\n')); err != nil {
+		return
+	}
+}
+
+func (s *Server) gone(r *http.Request, err error) {
+	if err != nil {
+		s.o.Log.Debug("client left before the answer", "path", r.URL.Path, "err", err)
+	}
+}
