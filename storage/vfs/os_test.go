@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/felixlog/felix/internal/testkit/disk"
 	"github.com/felixlog/felix/storage/vfs"
 )
 
@@ -80,4 +81,8 @@ func TestFlushAllocatesNothing(t *testing.T) {
 		}
 	})
 	require.Zero(t, allocs)
+}
+
+func TestConformance(t *testing.T) {
+	disk.Conformance(t, func(t *testing.T) (vfs.FS, string) { return vfs.OS(), t.TempDir() })
 }
