@@ -1,0 +1,112 @@
+package node
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+
+	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/config"
+)
+
+// defaultTenant and defaultNamespace exist from the first start.
+const (
+	defaultTenant    = "default"
+	defaultNamespace = "default"
+)
+
+// credentials are what a broker is believed by.
+type credentials struct {
+	certificate *auth.Certificate
+	keys        *auth.Keys
+	ca          string // the private authority's certificate, "" with a certificate of one's own
+	generated   bool   // keys and certificate are of our own making
+	resetKey    [32]byte
+}
+
+// openCredentials loads or makes certificate and keys.
+func openCredentials(d *DataDir, o *config.Options) (*credentials, error) {
+	c := &credentials{}
+	cert, key := o.TLS.Cert, o.TLS.Key
+	if cert == "" {
+		paths, _, err := auth.EnsureCertificates(d.Path(tlsDir), auth.CertificateOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("certificates: %w", err)
+		}
+		cert, key, c.ca = paths.Cert, paths.Key, paths.CA
+	}
+	var err error
+	if c.certificate, err = auth.LoadCertificate(cert, key); err != nil {
+		return nil, fmt.Errorf("certificates: %w", err)
+	}
+	dir := o.Auth.Keys
+	if dir == "" {
+		dir = d.Path(keysDir)
+	} else if _, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("auth.keys: %w", err)
+	}
+	if c.keys, err = auth.OpenKeys(dir); err != nil {
+		return nil, fmt.Errorf("signing keys: %w", err)
+	}
+	if o.Auth.Keys == "" {
+		if _, err := c.keys.Ensure(defaultTenant); err != nil {
+			return nil, fmt.Errorf("signing keys: %w", err)
+		}
+	}
+	c.generated = c.ca != "" && o.Auth.Keys == ""
+	c.resetKey, err = ensureResetKey(d)
+	return c, err
+}
+
+// ensureResetKey keeps the key of QUIC's stateless resets from one start to the
+// next, so that clients notice a killed broker as soon as it is back.
+func ensureResetKey(d *DataDir) (key [32]byte, err error) {
+	raw, err := d.readAll(resetKey)
+	if err == nil && len(raw) == len(key) {
+		return [32]byte(raw), nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return key, &DirError{Dir: d.Root, Path: resetKey, Err: cause(err), Hint: hint(err)}
+	}
+	// crypto/rand.Read never returns an error.
+	rand.Read(key[:])
+	return key, writeFile(d.fs, d.Root, resetKey, key[:])
+}
+
+// writeContext makes the commands of this user find this broker: it keeps the
+// context "local" of the file as this broker is, and makes it the current one if
+// there is none.
+func writeContext(file string, d *DataDir, c *credentials, listen, http string) (changed bool, err error) {
+	key, err := c.keys.SigningKeyPath(defaultTenant)
+	if err != nil {
+		return false, err
+	}
+	want := config.Context{
+		Brokers: []string{listen}, HTTP: http, Tenant: defaultTenant, Namespace: defaultNamespace, ServerName: "localhost",
+	}
+	for dst, name := range map[*string]string{&want.CAFile: c.ca, &want.SigningKey: key} {
+		if *dst, err = filepath.Abs(name); err != nil {
+			return false, err
+		}
+	}
+	all, err := config.ReadContexts(file)
+	if err != nil {
+		return false, err
+	}
+	if have, ok := all.Contexts[config.LocalContext]; ok && reflect.DeepEqual(have, want) && all.Current != "" {
+		return false, nil
+	}
+	if all.Contexts == nil {
+		all.Contexts = map[string]config.Context{}
+	}
+	all.Contexts[config.LocalContext] = want
+	if all.Current == "" {
+		all.Current = config.LocalContext
+	}
+	return true, all.Write(file)
+}
+
