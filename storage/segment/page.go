@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"unsafe"
 )
 
 // ReadLimits bound a read. The budget counts what is already in the ReadBuffer, so that
@@ -33,42 +34,47 @@ type ReadBuffer struct {
 	buf    []byte // what is read and decoded, then free room up to its capacity
 	spent  int    // bytes of buffers given up since Reset; records are views of them
 	demand int    // size of the next buffer made, learnt from the last page
+	budget int    // MaxBytes of the last read
 }
 
 const (
 	readChunk   = 64 << 10 // least buffer
+	maxBudget   = 16 << 20 // of which memory is kept
 	readAhead   = 256 << 10
-	keptBuffer  = 1 << 20 // a larger buffer is not kept over Reset
-	recordGuess = 64      // one byte of a page in so many is taken to be no payload
+	recordGuess = 64 // one byte of a page in so many is taken to be no payload
 )
 
 // Reset forgets the records and keeps the memory: of a page that took several buffers,
-// the next one takes a single one of their size.
+// the next one takes a single one of their size. What is kept stays within twice the
+// budget of the last read, so that one large record does not stay for ever.
 func (b *ReadBuffer) Reset() {
+	kept := 2*b.budget + readChunk
 	if b.spent > 0 {
-		clear(b.Records)
-		b.demand = min(b.spent+len(b.buf), keptBuffer)
+		used := b.spent + len(b.buf)
+		b.demand = min(used+used/8+DefaultIndexSpacing, kept)
 		b.spent = 0
+		clear(b.Records)
 	}
-	if cap(b.buf) > keptBuffer || cap(b.buf) < b.demand {
+	if cap(b.buf) > kept || cap(b.buf) < b.demand {
 		clear(b.Records)
 		b.buf = nil
 	}
+	b.demand = min(b.demand, kept)
 	b.Records = b.Records[:0]
 	b.Bytes = 0
 	b.buf = b.buf[:0]
 }
 
-// room makes at least need bytes free behind buf[lo:], keeping those in place or moving
-// them to a new buffer; records decoded before keep the old one alive.
-func (b *ReadBuffer) room(lo, need int) int {
-	if cap(b.buf)-lo >= need {
-		return lo
+// room makes between least and most bytes available from buf[lo:] on, which stay in
+// place or move to a new buffer; records decoded before keep the old one alive.
+func (b *ReadBuffer) room(lo, least, most int) (from, n int) {
+	if free := cap(b.buf) - lo; free >= least {
+		return lo, min(free, most)
 	}
 	held := b.buf[lo:]
 	b.spent += lo
-	b.buf = append(make([]byte, 0, max(readChunk, b.demand, need)), held...)
-	return 0
+	b.buf = append(make([]byte, 0, max(readChunk, b.demand, most)), held...)
+	return 0, most
 }
 
 // ReadInto appends the records of a segment from limits.From on to into, starting at a
@@ -81,6 +87,7 @@ func ReadInto(ctx context.Context, r io.ReaderAt, at ScanStart, limits ReadLimit
 	if version == 0 || version > MaxVersion {
 		version = MaxVersion
 	}
+	into.budget = min(limits.MaxBytes, maxBudget)
 	res := ReadResult{Position: at.Position, Next: at.Offset}
 	fail := func(c *Corruption) (ReadResult, error) {
 		c.Shard, c.Segment, c.Position, c.Offset = at.Shard, at.Segment, res.Position, res.Next
@@ -161,7 +168,7 @@ func (b *ReadBuffer) fill(ctx context.Context, r io.ReaderAt, lo, need int, pos,
 	ahead := min(max(budget-b.Bytes, 0), readAhead)
 	ahead += ahead/recordGuess + DefaultIndexSpacing
 	want := int(min(rest, int64(max(need, ahead))))
-	lo = b.room(lo, want)
+	lo, want = b.room(lo, need, want)
 	held := len(b.buf) - lo
 	free := b.buf[len(b.buf) : lo+want]
 	n, err := readFull(r, free, pos+int64(held))
@@ -170,4 +177,9 @@ func (b *ReadBuffer) fill(ctx context.Context, r io.ReaderAt, lo, need int, pos,
 		return lo, fmt.Errorf("segment: read at %d: %w", pos, err)
 	}
 	return lo, nil
+}
+
+// Retained is the memory a buffer keeps for the next page, in bytes.
+func (b *ReadBuffer) Retained() int {
+	return cap(b.buf) + cap(b.Records)*int(unsafe.Sizeof(Record{}))
 }
