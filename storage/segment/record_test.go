@@ -87,6 +87,7 @@ func TestRecordRefusals(t *testing.T) {
 		{"empty commit", record(1<<28, ""), segment.RecordBody, "commit"},
 		{"commit version 2", record(1<<28|9, "\x02\x00\x00\x00\x00\x00\x00\x00\x00"), segment.RecordBody, "commit version 2"},
 		{"event past the body", record(1<<28|5, "\x01\xff\xff\xff\xff"), segment.RecordBody, "event"},
+		{"event just past the body", record(1<<28|7, "\x01\x00\x00\x00\x03ab"), segment.RecordBody, "event"},
 		{"no count", record(1<<28|5, "\x01\x00\x00\x00\x00"), segment.RecordBody, "count"},
 		{"count of four billion", record(1<<28|9, "\x01\x00\x00\x00\x00\xff\xff\xff\xff"), segment.RecordBody, "operation 1 of 4294967295"},
 		{"unknown operation", record(1<<28|10, "\x01\x00\x00\x00\x00\x00\x00\x00\x01\x02"), segment.RecordBody, "code 2"},

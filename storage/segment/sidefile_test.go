@@ -1,6 +1,8 @@
 package segment_test
 
 import (
+	"encoding/binary"
+	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -204,4 +206,17 @@ func TestProducersBounds(t *testing.T) {
 	s = &segment.ProducerSnapshot{Producers: []segment.ProducerEntry{{Batches: make([]segment.ProducerBatch, segment.MaxProducerBatches+1)}}}
 	_, err = segment.DecodeProducers(segment.AppendProducers(nil, s))
 	requireKind(t, err, segment.SideFileDamaged)
+}
+
+func TestProducersDigestFlags(t *testing.T) {
+	good := segment.AppendProducers(nil, someProducers)
+	open := 24 + 32 // the flag of the open batch's digest
+	require.EqualValues(t, 1, good[open+1])
+	for _, flag := range []byte{0, 2} { // a value that is not there, a flag that is none
+		b := append([]byte{}, good...)
+		b[open+1] = flag
+		binary.BigEndian.PutUint32(b[20:], crc32.ChecksumIEEE(b[24:]))
+		_, err := segment.DecodeProducers(b)
+		requireKind(t, err, segment.SideFileDamaged)
+	}
 }

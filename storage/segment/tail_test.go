@@ -120,6 +120,25 @@ func TestInteriorDamageOfSeveralRecords(t *testing.T) {
 	}
 }
 
+// A record whose header alone is good is not a good record.
+func TestRecordWithAGoodHeaderIsNotEnough(t *testing.T) {
+	b, pos := plainSegment(100, 100, 100)
+	b[pos[1]+40] ^= 1
+	b[pos[2]+40] ^= 1
+	tail, _ := classify(t, b)
+	require.Equal(t, segment.TailDamaged, tail)
+}
+
+// The search for good records misses none that lies across two of its reads.
+func TestInteriorDamageAcrossReads(t *testing.T) {
+	for n := 256<<10 - 80; n < 256<<10; n++ {
+		b, pos := plainSegment(10, n, 5)
+		b[pos[1]] ^= 1 // the header: the search begins right behind it
+		tail, _ := classify(t, b)
+		require.Equal(t, segment.TailInterior, tail, "payload of %d", n)
+	}
+}
+
 // A payload that holds encoded records is not taken for the log's own.
 func TestRecordsInsideAPayloadAreNotFound(t *testing.T) {
 	inner, _ := plainSegment(10, 10, 10)
