@@ -88,8 +88,8 @@ func (s *RecordSpec) Validate() error {
 
 // AppendRecord appends the encoded record. It allocates only if dst has no room, and
 // copies the payload once. The caller has checked Validate; a body that the length field
-// cannot hold is a bug of the caller and panics, because its bytes would be read back as
-// another kind of record.
+// cannot hold is a bug of the caller and panics with the error of Validate: its bytes would
+// be read back as another kind of record.
 func AppendRecord(dst []byte, s *RecordSpec) []byte {
 	size := s.Size()
 	at := len(dst)
@@ -111,8 +111,8 @@ func AppendRecord(dst []byte, s *RecordSpec) []byte {
 		at += copy(b[at:], s.Publisher)
 		b[at] = byte(len(s.Publisher))
 	}
-	if body > MaxBodySize || len(s.Publisher) > MaxPublisherSize {
-		panic("segment: AppendRecord of a record that Validate refuses")
+	if body > MaxBodySize || len(s.Publisher) > MaxPublisherSize || s.Kind >= kindCount {
+		panic(s.Validate())
 	}
 	binary.BigEndian.PutUint32(b[0:], word|uint32(body))
 	binary.BigEndian.PutUint64(b[4:], uint64(s.Offset))

@@ -122,6 +122,7 @@ func TestRecordLimits(t *testing.T) {
 	s = segment.RecordSpec{Publisher: make([]byte, segment.MaxPublisherSize+1)}
 	require.ErrorIs(t, s.Validate(), segment.ErrPublisherTooLong)
 	require.ErrorIs(t, (&segment.RecordSpec{Kind: 9}).Validate(), segment.ErrKind)
+	require.Panics(t, func() { segment.AppendRecord(nil, &segment.RecordSpec{Kind: 9}) })
 	require.Error(t, (&segment.RecordSpec{Kind: segment.KindGenerationStart}).Validate())
 	require.Error(t, (&segment.RecordSpec{Kind: segment.KindCommit}).Validate())
 }
