@@ -1,0 +1,146 @@
+package server
+
+import (
+	"github.com/felixlog/felix/wire"
+)
+
+// ledger is what a session has taken on and not yet answered. It is under the lock of
+// the session's outbox, so that an answer is put in its place and into the buffer in
+// one step.
+type ledger struct {
+	// publishes, of a pipelining client, in the order they came.
+	publishes queue[publication]
+	// replies are the deferred answers of other requests, in order.
+	replies queue[Reply]
+	// acked and unacked count the publishes in flight, by whether they are answered.
+	acked, unacked int
+	// deferred counts replies that have not been answered.
+	deferred int
+	// waiting: the reader waits for one of the counts to fall.
+	waiting bool
+	answers publishAnswers
+	// eventsDone is closed when the events of this stream have ended (TCP).
+	eventsDone chan struct{}
+}
+
+// queue is a ring of pointers that grows as needed; its users bound it.
+type queue[T any] struct {
+	ring    []*T
+	head, n int
+}
+
+func (q *queue[T]) empty() bool { return q.n == 0 }
+
+func (q *queue[T]) push(v *T) {
+	if q.n == len(q.ring) {
+		next := make([]*T, max(8, 2*len(q.ring)))
+		for i := range q.n {
+			next[i] = q.ring[(q.head+i)%len(q.ring)]
+		}
+		q.ring, q.head = next, 0
+	}
+	q.ring[(q.head+q.n)%len(q.ring)] = v
+	q.n++
+}
+
+// front is the oldest, nil when there is none.
+func (q *queue[T]) front() *T {
+	if q.n == 0 {
+		return nil
+	}
+	return q.ring[q.head]
+}
+
+func (q *queue[T]) pop() {
+	q.ring[q.head] = nil
+	q.head = (q.head + 1) % len(q.ring)
+	q.n--
+}
+
+// deferredWindow is how many requests of a stream may wait for their answers.
+const deferredWindow = 256
+
+// deferReply takes a place in the order of answers.
+func (s *session) deferReply() *Reply {
+	p := &Reply{s: s}
+	s.waitLedger(func() bool { return s.ledger.deferred < deferredWindow }, PausedWindow)
+	s.out.mu.Lock()
+	s.ledger.replies.push(p)
+	s.ledger.deferred++
+	s.out.mu.Unlock()
+	return p
+}
+
+// replied puts a deferred answer in its place, and sends all that are now in turn.
+func (s *session) replied(p *Reply, m wire.Message) {
+	o, l := &s.out, &s.ledger
+	o.mu.Lock()
+	if p.done {
+		o.mu.Unlock()
+		return
+	}
+	p.done = true
+	l.deferred--
+	if l.replies.front() == p {
+		l.replies.pop()
+		if o.mu.err == nil {
+			o.mu.buf = wire.AppendMessage(o.mu.buf, m)
+		}
+	} else {
+		p.frame = wire.AppendMessage(nil, m)
+	}
+	for next := l.replies.front(); next != nil && next.done; next = l.replies.front() {
+		l.replies.pop()
+		if o.mu.err == nil {
+			o.mu.buf = append(o.mu.buf, next.frame...)
+		}
+	}
+	s.settledLocked()
+	o.kickUnlock()
+}
+
+// settledLocked needs the outbox's lock: it wakes a reader that waits for this.
+func (s *session) settledLocked() {
+	if s.ledger.waiting {
+		s.out.changed.Broadcast()
+	}
+}
+
+// waitLedger waits until ok, asked under the outbox's lock, holds, having driven and written what the burst has
+// gathered so far: otherwise nothing would change.
+func (s *session) waitLedger(ok func() bool, why Pause) {
+	o := &s.out
+	o.mu.Lock()
+	if ok() {
+		o.mu.Unlock()
+		return
+	}
+	o.mu.Unlock()
+	s.settleBurst()
+	waited := false
+	o.mu.Lock()
+	s.ledger.waiting = true
+	for !ok() {
+		waited = true
+		o.changed.Wait()
+	}
+	s.ledger.waiting = false
+	o.mu.held = true
+	o.mu.Unlock()
+	if waited {
+		s.server.events.paused(why)
+	}
+}
+
+// waitSettled waits until everything taken on is answered. The shards answer in any
+// case, whatever became of the client.
+func (s *session) waitSettled() {
+	o := &s.out
+	o.mu.Lock()
+	s.ledger.waiting = true
+	for s.ledger.acked+s.ledger.unacked+s.ledger.deferred > 0 {
+		o.changed.Wait()
+	}
+	s.ledger.waiting = false
+	o.mu.Unlock()
+}

@@ -1,0 +1,204 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"sync"
+)
+
+// errOutboxClosed is what a session meets that is ending.
+var errOutboxClosed = errors.New("session ended")
+
+// outbox gathers the frames a session sends and writes them in as few writes as it
+// can. Whoever has a frame appends it under the lock; one goroutine at a time writes,
+// with the lock released, and what is appended meanwhile leaves in its next write.
+//
+// The writer is the session's reader when it is at work anyway: it announces with hold
+// that it will write at the end of its burst, so that a publish and its answer need no
+// second goroutine. Otherwise a goroutine is started, and ends when nothing is left.
+//
+// The bytes that wait are bounded by whoever appends: the reader waits in room before
+// it takes on more work, completions of admitted publishes are bounded by the window,
+// and a subscription waits in writeThrough.
+type outbox struct {
+	w io.Writer
+	// limit is how many bytes may wait before room makes the reader wait.
+	limit int
+	// spawn starts the writer; it runs write on a goroutine the connection owns.
+	spawn func(func())
+	// fail is told that a write failed, without the lock. It must not block.
+	fail func(error)
+
+	mu struct {
+		sync.Mutex
+		buf     []byte
+		spare   []byte
+		writing bool
+		held    bool
+		err     error
+	}
+	// changed is signalled when a write ended, and when the outbox fails.
+	changed *sync.Cond
+}
+
+// outboxKept is the largest buffer an idle outbox keeps: forty authenticated streams
+// that answer little must cost little.
+const outboxKept = 4 << 10
+
+func (o *outbox) init(w io.Writer, limit int, spawn func(func()), fail func(error)) {
+	o.w, o.limit, o.spawn, o.fail = w, limit, spawn, fail
+	o.changed = sync.NewCond(&o.mu)
+}
+
+// append adds what encode appends to the buffer, and sees that it is written.
+func (o *outbox) append(encode func(dst []byte) []byte) {
+	o.mu.Lock()
+	if o.mu.err == nil {
+		o.mu.buf = encode(o.mu.buf)
+	}
+	o.kickUnlock()
+}
+
+// kickUnlock needs the lock, and releases it: it starts a writer unless one is active
+// or the reader is about to write.
+func (o *outbox) kickUnlock() {
+	start := len(o.mu.buf) > 0 && !o.mu.writing && !o.mu.held && o.mu.err == nil
+	if start {
+		o.mu.writing = true
+	}
+	o.mu.Unlock()
+	if start {
+		o.spawn(o.write)
+	}
+}
+
+// hold says that the caller will call flush soon.
+func (o *outbox) hold() {
+	o.mu.Lock()
+	o.mu.held = true
+	o.mu.Unlock()
+}
+
+// flush ends a hold and writes what has gathered, once: what is appended while it
+// writes is left to a writer of its own, so that the reader goes back to reading.
+func (o *outbox) flush() {
+	o.mu.Lock()
+	o.mu.held = false
+	if len(o.mu.buf) == 0 || o.mu.writing || o.mu.err != nil {
+		o.mu.Unlock()
+		return
+	}
+	o.mu.writing = true
+	o.writeOnce(nil)
+	o.mu.writing = false
+	o.changed.Broadcast()
+	o.kickUnlock()
+}
+
+// write is the writer's goroutine.
+func (o *outbox) write() {
+	o.mu.Lock()
+	for len(o.mu.buf) > 0 && o.mu.err == nil {
+		o.writeOnce(nil)
+		o.changed.Broadcast()
+	}
+	o.mu.writing = false
+	o.changed.Broadcast()
+	o.mu.Unlock()
+}
+
+// writeOnce needs the lock and the writing mark; it releases the lock while it writes
+// the buffer, then tail.
+func (o *outbox) writeOnce(tail []byte) {
+	buf := o.mu.buf
+	o.mu.buf, o.mu.spare = o.mu.spare[:0], nil
+	o.mu.Unlock()
+	var err error
+	if len(buf) > 0 {
+		_, err = o.w.Write(buf)
+	}
+	if err == nil && len(tail) > 0 {
+		_, err = o.w.Write(tail)
+	}
+	if err != nil {
+		o.fail(err)
+	}
+	o.mu.Lock()
+	if cap(buf) <= o.limit && (cap(buf) <= outboxKept || len(o.mu.buf) > 0) {
+		o.mu.spare = buf[:0]
+	}
+	if err != nil {
+		o.failLocked(err)
+	}
+	if len(o.mu.buf) == 0 && cap(o.mu.buf) > outboxKept {
+		o.mu.buf = nil
+	}
+}
+
+func (o *outbox) failLocked(err error) {
+	if o.mu.err != nil {
+		return
+	}
+	o.mu.err = err
+	o.mu.buf, o.mu.spare = nil, nil
+	o.changed.Broadcast()
+}
+
+// close makes every further append vanish and wakes who waits.
+func (o *outbox) close(err error) {
+	o.mu.Lock()
+	o.failLocked(err)
+	o.mu.Unlock()
+}
+
+// room waits until no more than the limit waits to be written, and reports whether it
+// had to wait. A reader that holds must not call it.
+func (o *outbox) room() (waited bool, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for len(o.mu.buf) > o.limit && o.mu.err == nil {
+		waited = true
+		o.changed.Wait()
+	}
+	return waited, o.mu.err
+}
+
+// full reports whether room would wait.
+func (o *outbox) full() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.mu.buf) > o.limit
+}
+
+// drained waits until everything appended has been written.
+func (o *outbox) drained() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for (len(o.mu.buf) > 0 || o.mu.writing) && o.mu.err == nil {
+		o.changed.Wait()
+	}
+	return o.mu.err
+}
+
+// writeThrough writes what has gathered and then frames, without copying frames, on
+// the caller's goroutine.
+func (o *outbox) writeThrough(frames []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.mu.writing && o.mu.err == nil {
+		o.changed.Wait()
+	}
+	if o.mu.err != nil {
+		return o.mu.err
+	}
+	o.mu.writing = true
+	o.writeOnce(frames)
+	o.mu.writing = false
+	o.changed.Broadcast()
+	// What came in meanwhile and is not the reader's to write needs a writer.
+	if len(o.mu.buf) > 0 && !o.mu.held && o.mu.err == nil {
+		o.mu.writing = true
+		o.spawn(o.write)
+	}
+	return o.mu.err
+}
