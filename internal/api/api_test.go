@@ -1,7 +1,9 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,7 +16,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,6 +30,7 @@ type fixture struct {
 	server  *Server
 	catalog *meta.Catalog
 	keys    *auth.Keys
+	streams catalogStreams
 	ready   Readiness
 }
 
@@ -49,8 +54,26 @@ func newFixture(t *testing.T) *fixture {
 		MaxBodyBytes: 4096,
 		Log:          slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
-	f.server.Open(Backend{Catalog: f.catalog, Keys: keys})
+	f.streams.Catalog = f.catalog
+	f.server.Open(Backend{Catalog: f.catalog, Keys: keys, Streams: &f.streams, RecordBytes: 1024, MostRecordBytes: 8192})
 	return f
+}
+
+// catalogStreams is a broker that serves at once whatever is in the catalog.
+type catalogStreams struct {
+	*meta.Catalog
+	err error
+}
+
+func (c *catalogStreams) CreateStream(ctx context.Context, s meta.Stream) (bool, error) {
+	if c.err != nil {
+		return false, c.err
+	}
+	return c.Catalog.CreateStream(ctx, s)
+}
+
+func (c *catalogStreams) DeleteStream(ctx context.Context, tenant, namespace, name string) error {
+	return c.Catalog.DeleteStream(ctx, meta.Name{Tenant: tenant, Namespace: namespace, Name: name})
 }
 
 func (f *fixture) token(tenant, audience string, perms ...string) string {
@@ -206,17 +229,39 @@ func TestPathsRefused(t *testing.T) {
 	require.Equal(t, "not_found", got["code"])
 }
 
-func TestServesOnlyPromisesItCanKeep(t *testing.T) {
+// What the broker cannot serve is refused with its own words.
+func TestBrokerRefusals(t *testing.T) {
 	f := newFixture(t)
-	status, got := f.do("POST", streams, f.all(), `{"stream":"a","replication_factor":3}`)
-	require.Equal(t, 409, status)
-	require.Equal(t, "no_replicas", got["code"])
-	f.server.Open(Backend{Catalog: f.catalog, Keys: f.keys, InMemoryOnly: true})
-	status, got = f.do("POST", streams, f.all(), `{"stream":"a","durable":true}`)
-	require.Equal(t, 409, status)
-	require.Equal(t, "no_storage", got["code"])
-	status, _ = f.do("POST", streams, f.all(), `{"stream":"a"}`)
-	require.Equal(t, 201, status)
+	for _, c := range []struct {
+		err    error
+		status int
+		code   string
+	}{
+		{wire.NewFailure(wire.CodeInvalidRequest, "needs storage"), 400, "invalid_request"},
+		{broker.ErrDraining, 503, "draining"},
+		{context.DeadlineExceeded, 503, "not_ready"},
+		{errors.New("a secret"), 500, "internal"},
+	} {
+		f.streams.err = c.err
+		status, got := f.do("POST", streams, f.all(), `{"stream":"a"}`)
+		require.Equal(t, c.status, status, got)
+		require.Equal(t, c.code, got["code"])
+		require.NotContains(t, got["message"], "secret")
+	}
+}
+
+func TestRecordSizes(t *testing.T) {
+	f := newFixture(t)
+	status, got := f.do("POST", streams, f.all(), `{"stream":"a"}`)
+	require.Equal(t, 201, status, got)
+	require.Equal(t, 1024.0, got["max_record_bytes"], "the broker's own bound")
+	status, got = f.do("POST", streams, f.all(), `{"stream":"b","max_record_bytes":8193}`)
+	require.Equal(t, 400, status)
+	require.Contains(t, got["message"], "limits.frame_bytes")
+	status, got = f.do("PATCH", streams+"/a", f.all(), `{"max_record_bytes":8192}`)
+	require.Equal(t, 200, status, got)
+	status, _ = f.do("PATCH", streams+"/a", f.all(), `{"max_record_bytes":8193}`)
+	require.Equal(t, 400, status)
 }
 
 func TestCallersAreChecked(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/wire"
 )
@@ -83,6 +84,9 @@ func answerOf(err error) (e *apiError, known bool) {
 		return &apiError{http.StatusServiceUnavailable, "not_ready", err.Error()}, true
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return &apiError{http.StatusServiceUnavailable, "not_ready", "the request was given up"}, true
+	}
+	if f := broker.Failure(err); f.Code != wire.CodeInternal {
+		return &apiError{f.Code.HTTPStatus(), f.Code.String(), f.Message}, true
 	}
 	return &apiError{http.StatusInternalServerError, wire.CodeInternal.String(), "internal error; the broker's log says more"}, false
 }

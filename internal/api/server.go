@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -48,10 +49,18 @@ type Options struct {
 type Backend struct {
 	Catalog *meta.Catalog
 	Keys    *auth.Keys
-	// InMemoryOnly refuses durable streams: the broker has no storage.
-	InMemoryOnly bool
-	// Clustered accepts replication factors above one.
-	Clustered bool
+	Streams Streams
+	// RecordBytes is the largest record of a stream that does not say, MostRecordBytes
+	// the largest a stream may ask for; zero leaves both to the catalog.
+	RecordBytes     int64
+	MostRecordBytes int64
+}
+
+// Streams creates and deletes streams and returns when the broker serves them, or
+// does so no more. [*broker.Broker] is one.
+type Streams interface {
+	CreateStream(ctx context.Context, s meta.Stream) (created bool, err error)
+	DeleteStream(ctx context.Context, tenant, namespace, name string) error
 }
 
 // Server is the handler of the HTTP listener. It is safe for concurrent use.

@@ -252,10 +252,13 @@ func createStream(q *request) (answer, error) {
 		return answer{}, err
 	}
 	s = s.WithDefaults()
-	if err := q.servable(&s); err != nil {
+	if s.MaxRecordBytes == 0 {
+		s.MaxRecordBytes = q.RecordBytes
+	}
+	if err := q.fits(&s); err != nil {
 		return answer{}, err
 	}
-	created, err := q.Catalog.CreateStream(q.http.Context(), s)
+	created, err := q.Streams.CreateStream(q.http.Context(), s)
 	if err != nil {
 		return answer{}, err
 	}
@@ -265,13 +268,10 @@ func createStream(q *request) (answer, error) {
 	return answer{http.StatusCreated, viewStream(&s)}, nil
 }
 
-// servable refuses promises this broker cannot keep.
-func (q *request) servable(s *meta.Stream) error {
-	if s.Durable && q.InMemoryOnly {
-		return conflict("no_storage", "this broker runs without storage and cannot keep a durable stream")
-	}
-	if s.ReplicationFactor > 1 && !q.Clustered {
-		return conflict("no_replicas", "this is a single broker: replication_factor is 1")
+// fits refuses records that no frame of this broker could carry.
+func (q *request) fits(s *meta.Stream) error {
+	if q.MostRecordBytes > 0 && s.MaxRecordBytes > q.MostRecordBytes {
+		return invalid("max_record_bytes %d does not fit the broker's frames: at most %d, or raise limits.frame_bytes", s.MaxRecordBytes, q.MostRecordBytes)
 	}
 	return nil
 }
@@ -302,7 +302,7 @@ func patchStream(q *request) (answer, error) {
 		if err := b.fill(s); err != nil {
 			return err
 		}
-		return q.servable(s)
+		return q.fits(s)
 	})
 	if err != nil {
 		return answer{}, err
@@ -314,7 +314,8 @@ func deleteStream(q *request) (answer, error) {
 	if err := q.manageStream(q.path("name")); err != nil {
 		return answer{}, err
 	}
-	if err := q.Catalog.DeleteStream(q.http.Context(), q.streamName()); err != nil {
+	n := q.streamName()
+	if err := q.Streams.DeleteStream(q.http.Context(), n.Tenant, n.Namespace, n.Name); err != nil {
 		return answer{}, err
 	}
 	return answer{status: http.StatusNoContent}, nil

@@ -64,6 +64,7 @@ type Storage struct {
 	MaxRecordsPerRead      int64
 	MaxRecordBytes         int64
 	Preallocate            bool
+	ZeroAhead              bool
 	VerifyAllOnOpen        bool
 	RepairChecksumTail     bool
 	IOUring                bool
@@ -78,7 +79,8 @@ type Storage struct {
 // Streams is what readers and the memory of streams may use.
 type Streams struct {
 	RingBytes     int64         // recent records of a shard kept in memory
-	QueueCapacity int64         // records waiting for one subscriber of an in-memory stream
+	RingsBytes    int64         // the same of all shards together
+	QueueCapacity int64         // batches waiting for one subscriber of an in-memory stream
 	BlockTimeout  time.Duration // how long a full queue of policy block holds publishers back
 }
 
@@ -89,6 +91,7 @@ type Limits struct {
 	PreauthStreams          int64
 	AuthTimeout             time.Duration // 0: off
 	Connections             int64
+	Subscriptions           int64
 	PublishWindow           int64
 	ConnectionInflightBytes int64
 	TenantInflightBytes     int64

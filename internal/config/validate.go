@@ -68,6 +68,9 @@ func (o *Options) Validate() error {
 	if st.MaxRecordBytes > li.ConnectionInflightBytes {
 		bad("storage.max_record_bytes %s is above limits.connection_inflight_bytes %s: such a record could never be admitted", FormatBytes(st.MaxRecordBytes), FormatBytes(li.ConnectionInflightBytes))
 	}
+	if o.Streams.RingBytes > o.Streams.RingsBytes {
+		bad("streams.ring_bytes %s is above streams.rings_bytes %s", FormatBytes(o.Streams.RingBytes), FormatBytes(o.Streams.RingsBytes))
+	}
 	if li.KeepAlive >= li.IdleTimeout {
 		bad("limits.keepalive %s must be below limits.idle_timeout %s", li.KeepAlive, li.IdleTimeout)
 	}

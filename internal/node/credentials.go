@@ -109,4 +109,3 @@ func writeContext(file string, d *DataDir, c *credentials, listen, http string) 
 	}
 	return true, all.Write(file)
 }
-

@@ -2,6 +2,7 @@ package obs
 
 import (
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,8 +36,11 @@ type Metrics struct {
 	bytes           prometheus.Counter
 	publishDuration prometheus.Histogram
 	acks            *prometheus.CounterVec
-	dropped         *prometheus.CounterVec
 	refused         *prometheus.CounterVec
+	paused          *prometheus.CounterVec
+	deliveredEvents prometheus.Counter
+	deliveredBytes  prometheus.Counter
+	answers         sync.Map // answerKey to prometheus.Counter: WithLabelValues hashes its labels on each call
 	connections     *prometheus.GaugeVec
 	connectionsEver *prometheus.CounterVec
 }
@@ -78,21 +82,19 @@ func New(version string) *Metrics {
 	m.bytes = counter("felix_published_bytes_total", "Payload bytes that were acknowledged.")
 	m.publishDuration = histogram("felix_publish_duration_seconds", "Time of a publish in the broker, from request to answer.", latencyBuckets)
 	m.acks = vec("felix_acks_total", "Answers to publishes by result (ok, refused, unknown) and code.", "result", "code")
-	m.dropped = vec("felix_dropped_records_total", "Records not delivered to a slow subscriber, by overflow policy.", "policy")
 	m.refused = vec("felix_refused_total", "Requests and connections turned away, by reason.", "reason")
+	m.paused = vec("felix_paused_total", "Times a client's stream was not read for a while, by reason.", "reason")
+	m.deliveredEvents = counter("felix_delivered_records_total", "Records written to subscribers.")
+	m.deliveredBytes = counter("felix_delivered_bytes_total", "Bytes written to subscribers.")
 	m.connectionsEver = vec("felix_connections_total", "Client connections accepted, by transport.", "transport")
 	m.connections = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "felix_connections", Help: "Client connections open, by transport."}, []string{"transport"})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "felix_build_info", Help: "Always 1.", ConstLabels: prometheus.Labels{"version": version}})
 	info.Set(1)
 	m.reg.MustRegister(m.connections, info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	for _, policy := range []string{"block", "drop_new", "drop_old"} {
-		m.dropped.WithLabelValues(policy)
-	}
 	for _, transport := range []string{"quic", "tcp"} {
 		m.connections.WithLabelValues(transport)
 		m.connectionsEver.WithLabelValues(transport)
 	}
-	m.acks.WithLabelValues("ok", "")
 	return m
 }
 
@@ -114,6 +116,9 @@ type Gauges struct {
 	Shards      func() map[string]int
 	Recovery    func() (done, total int)
 	Disk        func() (free, reserve int64)
+	// Dropped counts by overflow policy: batches left out by drop_new and drop_old,
+	// subscriptions ended by block. It must not fall.
+	Dropped func() map[string]uint64
 }
 
 var (
@@ -126,6 +131,7 @@ var (
 	recoveryDone    = desc("felix_recovery_shards_done", "Shards whose opening has ended since the start.")
 	recoveryTotal   = desc("felix_recovery_shards", "Shards to open at the start.")
 	diskFree        = desc("felix_disk_free_bytes", "Room left on the data directory's file system.")
+	dropped         = desc("felix_dropped_total", "Lost to slow subscribers by overflow policy: batches with drop_new and drop_old, subscriptions with block.", "policy")
 	diskReserve     = desc("felix_disk_reserve_bytes", "Room below which publishes are refused.")
 )
 
@@ -139,7 +145,7 @@ func (m *Metrics) Watch(g Gauges) error { return m.reg.Register(&gaugeCollector{
 type gaugeCollector struct{ g Gauges }
 
 func (c *gaugeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{unsyncedBytes, unsyncedSeconds, subscribers, slowestLag, inflight, shards, recoveryDone, recoveryTotal, diskFree, diskReserve} {
+	for _, d := range []*prometheus.Desc{unsyncedBytes, unsyncedSeconds, subscribers, slowestLag, inflight, shards, recoveryDone, recoveryTotal, diskFree, diskReserve, dropped} {
 		ch <- d
 	}
 }
@@ -171,6 +177,11 @@ func (c *gaugeCollector) Collect(ch chan<- prometheus.Metric) {
 		done, total := f()
 		send(recoveryDone, float64(done))
 		send(recoveryTotal, float64(total))
+	}
+	if f := c.g.Dropped; f != nil {
+		for policy, n := range f() {
+			ch <- prometheus.MustNewConstMetric(dropped, prometheus.CounterValue, float64(n), policy)
+		}
 	}
 	if f := c.g.Disk; f != nil {
 		free, reserve := f()

@@ -1,0 +1,54 @@
+# Targets beyond `go test ./...`. Each fails when what it checks is broken.
+# ROUNDS, FUZZTIME and BENCH_ARGS make a run longer or shorter.
+
+GO ?= go
+FUZZTIME ?= 30s
+ROUNDS ?= 200
+BENCH_ARGS ?=
+
+.PHONY: build test vet race interop crash sim soak fuzz bench guards
+
+build:
+	$(GO) build -o felix ./cmd/felix
+
+test:
+	$(GO) test ./...
+
+vet:
+	$(GO) vet ./...
+	@bad=$$(gofmt -l cmd client internal storage wire); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
+
+race:
+	$(GO) test -race ./...
+
+# The published Python client, unmodified, against a broker of this tree.
+interop: build
+	./interop/run.sh
+
+# kill -9 of a broker under load, ROUNDS times for each fsync mode.
+crash:
+	FELIX_CRASH_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 4h -run 'TestKill' -v ./internal/e2e
+
+# Seeded runs of the test disk and of the replication simulator, more of them.
+sim:
+	FELIX_SEEDS=2000 $(GO) test -count=1 -timeout 2h ./storage/... ./internal/replica/... ./internal/projection/...
+
+# One long run of publishers, subscribers and restarts.
+soak:
+	FELIX_CRASH_ROUNDS=$(ROUNDS) FELIX_CRASH_SECONDS=20 $(GO) test -count=1 -timeout 24h -run 'TestKill' -v ./internal/e2e
+
+# Every fuzz target of every package, FUZZTIME each.
+fuzz:
+	@set -eu; for pkg in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || test $$? -eq 1); do \
+			echo "== $$pkg $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done
+
+bench: build
+	./felix bench $(BENCH_ARGS)
+
+# Counts of flushes, bytes, frames and allocations, and ratios within one run.
+guards:
+	$(GO) test -count=1 -run 'Guard' ./...

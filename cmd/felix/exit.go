@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/felixlog/felix/wire"
+)
+
+// Exit codes.
+const (
+	exitOK          = 0
+	exitOther       = 1
+	exitUsage       = 2
+	exitUnreachable = 3
+	exitRefused     = 4
+	exitMissing     = 5
+)
+
+// exitError is an error whose exit code is known where it arises.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error {
+	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// ranError marks an error of a command that was parsed and ran; every other one
+// comes from parsing.
+type ranError struct{ err error }
+
+func (e *ranError) Error() string { return e.err.Error() }
+func (e *ranError) Unwrap() error { return e.err }
+
+// exitCode classifies an error.
+func exitCode(err error) int {
+	var (
+		known   *exitError
+		ran     *ranError
+		failure *wire.Failure
+		network *net.OpError
+		dns     *net.DNSError
+	)
+	switch {
+	case errors.As(err, &known):
+		return known.code
+	case !errors.As(err, &ran):
+		return exitUsage
+	case errors.As(err, &failure):
+		switch failure.Code {
+		case wire.CodeNotFound:
+			return exitMissing
+		case 0, wire.CodeInternal, wire.CodeStorage, wire.CodeUnacknowledged:
+			return exitOther
+		}
+		return exitRefused
+	case errors.As(err, &network), errors.As(err, &dns), isTLS(err):
+		return exitUnreachable
+	case errors.Is(err, context.DeadlineExceeded):
+		return exitUnreachable
+	}
+	return exitOther
+}
+
+// isTLS reports a handshake that failed: somebody is there, but nobody we trust.
+func isTLS(err error) bool {
+	var (
+		verify *tls.CertificateVerificationError
+		header tls.RecordHeaderError
+		alert  tls.AlertError
+		host   x509.HostnameError
+		ca     x509.UnknownAuthorityError
+	)
+	return errors.As(err, &verify) || errors.As(err, &header) || errors.As(err, &alert) || errors.As(err, &host) || errors.As(err, &ca)
+}

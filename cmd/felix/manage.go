@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+// maxAnswer bounds an answer of the HTTP API, in bytes.
+const maxAnswer = 64 << 20
+
+// manager calls the HTTP API.
+type manager struct {
+	*identity
+	client *http.Client
+	base   *url.URL
+	token  string
+}
+
+func (e *environment) manager() (*manager, error) {
+	id, err := e.identity()
+	if err != nil {
+		return nil, err
+	}
+	m := &manager{identity: id}
+	if m.client, m.base, err = id.httpClient(); err != nil {
+		return nil, err
+	}
+	m.token, err = id.apiToken()
+	return m, err
+}
+
+// statusError is an answer that is not 2xx.
+type statusError struct {
+	status  int
+	code    string
+	message string
+}
+
+func (e *statusError) Error() string {
+	if e.message == "" {
+		return fmt.Sprintf("%d %s", e.status, http.StatusText(e.status))
+	}
+	return e.message
+}
+
+// call sends one request; in and out may be nil.
+func (m *manager) call(ctx context.Context, method string, in, out any, path ...string) error {
+	var body io.Reader
+	if in != nil {
+		raw, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(raw)
+	}
+	u := m.base.JoinPath(path...)
+	return m.do(ctx, method, u, body, out)
+}
+
+func (m *manager) do(ctx context.Context, method string, u *url.URL, body io.Reader, out any) error {
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+m.token)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := m.client.Do(req)
+	if err != nil {
+		if ctx.Err() != nil && context.Cause(ctx) == context.Canceled {
+			return ctx.Err()
+		}
+		return &exitError{exitUnreachable, fmt.Errorf("no answer from %s: %w", m.base.Host, err)}
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return &exitError{exitUnreachable, fmt.Errorf("answer of %s: %w", m.base.Host, err)}
+	}
+	if resp.StatusCode/100 != 2 {
+		e := &statusError{status: resp.StatusCode}
+		var b struct{ Code, Message string }
+		if json.Unmarshal(raw, &b) == nil {
+			e.code, e.message = b.Code, b.Message
+		}
+		return &exitError{statusExit(resp.StatusCode), e}
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("answer of %s: %w", m.base.Host, err)
+	}
+	return nil
+}
+
+func statusExit(status int) int {
+	switch {
+	case status == http.StatusNotFound:
+		return exitMissing
+	case status == http.StatusBadGateway, status == http.StatusServiceUnavailable:
+		return exitUnreachable
+	case status >= 500:
+		return exitOther
+	}
+	return exitRefused
+}
+
+// listAll follows a listing to its end.
+func listAll[T any](ctx context.Context, m *manager, path ...string) ([]T, error) {
+	all := []T{}
+	cursor := ""
+	for {
+		u := m.base.JoinPath(path...)
+		q := url.Values{"limit": {strconv.Itoa(1000)}}
+		if cursor != "" {
+			q.Set("cursor", cursor)
+		}
+		u.RawQuery = q.Encode()
+		var page struct {
+			Items      []T    `json:"items"`
+			NextCursor string `json:"next_cursor"`
+		}
+		if err := m.do(ctx, http.MethodGet, u, nil, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Items...)
+		if page.NextCursor == "" {
+			return all, nil
+		}
+		if page.NextCursor == cursor {
+			return nil, fmt.Errorf("the listing of %s does not advance", m.base.Host)
+		}
+		cursor = page.NextCursor
+	}
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/felixlog/felix/internal/config"
+	"github.com/felixlog/felix/internal/node"
+	"github.com/felixlog/felix/internal/obs"
+)
+
+func (e *environment) serveCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a broker",
+		Long: "Run a broker. Without flags its data is in ./felix-data, clients are served on 127.0.0.1:5000 (QUIC and TLS on TCP)\n" +
+			"and API, health and metrics on http://127.0.0.1:8080. The first start makes a private certificate authority, a\n" +
+			"signing key, the tenant and namespace `default`, and a context file, so that the other commands need no flags.\n" +
+			"`felix config` prints every setting, its value and where it came from.",
+		Args: cobra.NoArgs,
+		RunE: ran(func(c *cobra.Command, _ []string) error { return e.serve(c) }),
+	}
+	settingFlags(c.Flags())
+	return c
+}
+
+func (e *environment) serve(c *cobra.Command) error {
+	cfg, err := e.settings(c)
+	if err != nil {
+		return err
+	}
+	log, err := obs.NewLog(e.err, cfg.Options.Log.Level, cfg.Options.Log.Format)
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	for _, name := range cfg.UnknownEnv {
+		log.Warn("environment variable looks like a setting and is none", "name", name)
+	}
+	file := e.opts.contextFile
+	if file == "" {
+		if file, err = config.ContextPath(e.getenv); err != nil {
+			log.Warn("no context file is written", "err", err)
+			file = ""
+		}
+	}
+	ctx := c.Context()
+	n, err := node.Start(ctx, node.Options{Config: cfg.Options, Version: version(), ContextFile: file, Log: log, Getenv: e.getenv})
+	if err != nil {
+		return err
+	}
+	log.Info("serving", "clients", n.ClientAddr(), "http", n.HTTPURL(), "data", cfg.Options.Data, "version", version(), "pid", os.Getpid())
+
+	var failure error
+	select {
+	case <-ctx.Done():
+		log.Info("stopping", "within", cfg.Options.Shutdown.Timeout.String())
+	case failure = <-n.Failed():
+		log.Error("stopping: a part of the broker ended by itself", "err", failure)
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Options.Shutdown.Timeout)
+	defer cancel()
+	if err := n.Stop(stop); err != nil {
+		log.Error("stopped with errors", "err", err)
+		return fmt.Errorf("stop: %w", err)
+	}
+	log.Info("stopped")
+	return failure
+}

@@ -1,0 +1,383 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/felixlog/felix/internal/api"
+	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/broker"
+	"github.com/felixlog/felix/internal/config"
+	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/internal/obs"
+	"github.com/felixlog/felix/internal/server"
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/vfs"
+)
+
+// Options are what a node is started with.
+type Options struct {
+	Config  config.Options
+	Version string
+	// ContextFile is where the commands of this user look for a broker; empty writes none.
+	ContextFile string
+	Log         *slog.Logger
+	// FS is the file system of the data; nil is the host's.
+	FS vfs.FS
+	// Boot is the machine's boot id; empty asks the machine.
+	Boot string
+	// Getenv is os.Getenv when nil.
+	Getenv func(string) string
+}
+
+// Node is one broker process: everything `felix serve` runs.
+type Node struct {
+	o       Options
+	log     *slog.Logger
+	data    *DataDir
+	creds   *credentials
+	metrics *obs.Metrics
+	plan    plan
+
+	http     *http.Server
+	httpCert *auth.Certificate // nil without HTTPS
+	api      *api.Server
+	catalog  *meta.Catalog
+	store    store
+	disk     *storage.Disk // nil without storage
+	broker   *broker.Broker
+	server   *server.Server
+
+	httpAddr, clientAddr net.Addr
+	status               atomic.Pointer[string] // starting, recovering, ready, draining
+	failed               chan error             // of size 1: the first part that ended by itself
+	serving              context.CancelFunc     // ends the server's Serve
+	stopped              context.Context        // ends the background goroutines
+	stop                 context.CancelFunc
+	running              sync.WaitGroup
+	stopOnce             sync.Once
+	stopErr              error
+}
+
+// Start brings a broker up. When it returns, clients are served; shards may still be
+// opening, and until then are answered as not ready (see Ready). ctx bounds Start
+// alone. Stop has to be called on the node returned.
+func Start(ctx context.Context, o Options) (_ *Node, err error) {
+	if o.FS == nil {
+		o.FS = vfs.OS()
+	}
+	if o.Boot == "" {
+		o.Boot = machineBoot()
+	}
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
+	n := &Node{o: o, log: o.Log, failed: make(chan error, 1), serving: func() {}}
+	n.stopped, n.stop = context.WithCancel(context.Background())
+	n.setStatus("starting")
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.abandon())
+		}
+	}()
+	c := &n.o.Config
+	if n.data, err = OpenDataDir(o.FS, c.Data, o.Boot); err != nil {
+		return nil, err
+	}
+	n.report()
+	if limit := limitMemory(c.Memory.Limit, o.Getenv, cgroupFiles); limit > 0 {
+		n.log.Debug("memory limit", "bytes", limit)
+	}
+	if n.plan, err = planOf(c, o.FS); err != nil {
+		return nil, fmt.Errorf("storage: %w", err)
+	}
+	n.metrics = obs.New(o.Version)
+	if err := n.startHTTP(); err != nil {
+		return nil, err
+	}
+	if n.creds, err = openCredentials(n.data, c); err != nil {
+		return nil, err
+	}
+	if err := n.openCatalog(ctx); err != nil {
+		return nil, err
+	}
+	if err := n.openBroker(ctx); err != nil {
+		return nil, err
+	}
+	if err := n.serveClients(); err != nil {
+		return nil, err
+	}
+	n.api.Open(api.Backend{
+		Catalog: n.catalog, Keys: n.creds.keys, Streams: n.broker,
+		RecordBytes: n.plan.record, MostRecordBytes: n.plan.mostRecord,
+	})
+	n.writeContext()
+	n.running.Go(n.follow)
+	n.running.Go(n.reload)
+	return n, nil
+}
+
+// ClientAddr is where clients are served, HTTPAddr where the API is.
+func (n *Node) ClientAddr() string { return n.clientAddr.String() }
+
+// HTTPAddr is the address of API, health and metrics.
+func (n *Node) HTTPAddr() string { return n.httpAddr.String() }
+
+// HTTPURL is the base URL of the API.
+func (n *Node) HTTPURL() string {
+	scheme := "http://"
+	if n.o.Config.HTTP.TLSCert != "" {
+		scheme = "https://"
+	}
+	return scheme + n.HTTPAddr()
+}
+
+// Failed hands out the error of a part that ended by itself: the node is of no more
+// use and should be stopped.
+func (n *Node) Failed() <-chan error { return n.failed }
+
+func (n *Node) fail(part string, err error) {
+	select {
+	case n.failed <- fmt.Errorf("%s: %w", part, err):
+	default:
+	}
+}
+
+func (n *Node) setStatus(s string) { n.status.Store(&s) }
+
+// report says what the data directory looked like.
+func (n *Node) report() {
+	d := n.data
+	for _, name := range d.Stray {
+		n.log.Warn("file in the data directory is not Felix's and is left alone", "dir", d.Root, "file", name)
+	}
+	switch {
+	case d.Rebuilt:
+		n.log.Warn("node.json was missing or empty and was made anew, with another disk id", "dir", d.Root, "disk_id", d.DiskID)
+	case d.Restarted:
+		n.log.Info("the machine was restarted since the logs were last recovered", "dir", d.Root)
+	case !d.Fresh && !d.Clean:
+		n.log.Info("the last stop was not a clean one", "dir", d.Root)
+	}
+}
+
+// startHTTP brings the HTTP listener up: health and metrics from now on.
+func (n *Node) startHTTP() error {
+	c := &n.o.Config.HTTP
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return busy("http.listen", c.Listen, err)
+	}
+	n.httpAddr = l.Addr()
+	n.api = api.New(api.Options{Ready: n.Ready, Metrics: n.metrics.Handler(), MaxBodyBytes: c.MaxBodyBytes, Log: n.log})
+	n.http = &http.Server{
+		Handler:           n.api,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       time.Minute,
+		WriteTimeout:      2 * time.Minute,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
+	}
+	serve := func() error { return n.http.Serve(l) }
+	if c.TLSCert != "" {
+		cert, err := auth.LoadCertificate(c.TLSCert, c.TLSKey)
+		if err != nil {
+			return errors.Join(fmt.Errorf("http.tls_cert: %w", err), l.Close())
+		}
+		n.http.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: cert.Get}
+		n.httpCert = cert
+		serve = func() error { return n.http.ServeTLS(l, "", "") }
+	}
+	n.running.Go(func() {
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
+			n.fail("http", err)
+		}
+	})
+	return nil
+}
+
+// openCatalog opens the metadata and makes what is there from the first start.
+func (n *Node) openCatalog(ctx context.Context) error {
+	var err error
+	if n.store, err = openStore(ctx, n); err != nil {
+		return fmt.Errorf("metadata: %w", err)
+	}
+	n.catalog = meta.NewCatalog(n.store)
+	// Tenants of one's own keys need not be called default.
+	if n.o.Config.Auth.Keys != "" {
+		return n.adoptTenants(ctx)
+	}
+	return n.ensureTenant(ctx, defaultTenant)
+}
+
+// adoptTenants makes a tenant for each that has signing keys: whoever holds a key
+// could do nothing otherwise.
+func (n *Node) adoptTenants(ctx context.Context) error {
+	for _, tenant := range n.creds.keys.Tenants() {
+		if err := n.ensureTenant(ctx, tenant); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *Node) ensureTenant(ctx context.Context, tenant string) error {
+	if _, err := n.catalog.GetTenant(ctx, tenant); err == nil {
+		return nil
+	} else if !errors.Is(err, meta.ErrNotFound) {
+		return fmt.Errorf("metadata: %w", err)
+	}
+	if _, err := n.catalog.CreateTenant(ctx, meta.Tenant{ID: tenant}); err != nil {
+		return fmt.Errorf("metadata: %w", err)
+	}
+	if _, err := n.catalog.CreateNamespace(ctx, meta.Namespace{Tenant: tenant, Name: defaultNamespace}); err != nil {
+		return fmt.Errorf("metadata: %w", err)
+	}
+	return nil
+}
+
+// openBroker opens the disk and begins to open the shards.
+func (n *Node) openBroker(ctx context.Context) error {
+	events := n.metrics.StorageEvents(n.log)
+	if n.plan.root != "" {
+		if err := mkdirDurable(n.o.FS, n.plan.root); err != nil {
+			return &DirError{Dir: n.plan.root, Err: cause(err), Hint: hint(err)}
+		}
+		var err error
+		n.disk, err = storage.NewDisk(storage.DiskOptions{
+			FS: n.o.FS, Dir: n.plan.root, MaxFlushes: n.plan.disk.maxFlushes, MaxOpenFiles: n.plan.disk.maxOpenFiles,
+			MinFree: n.plan.disk.minFree, IOUring: n.plan.disk.ioUring, Events: n.diskEvents(),
+		})
+		if err != nil {
+			return fmt.Errorf("storage: %w", err)
+		}
+	}
+	var err error
+	n.broker, err = broker.Open(ctx, broker.Options{
+		Catalog: n.catalog, Root: n.plan.root, FS: n.o.FS, Disk: n.disk, Restarted: n.data.Restarted,
+		Defaults: n.plan.defaults, Limits: n.plan.broker, Storage: events, Events: n.brokerEvents(), Log: n.log,
+	})
+	if err != nil {
+		return fmt.Errorf("broker: %w", err)
+	}
+	n.setStatus("recovering")
+	return n.metrics.Watch(n.gauges())
+}
+
+// serveClients opens the clients' sockets and serves them.
+func (n *Node) serveClients() error {
+	s, err := server.New(server.Options{
+		Broker:            n.broker,
+		Verifier:          auth.NewVerifier(auth.VerifierOptions{Keys: n.creds.keys}),
+		TLS:               auth.ServerTLS(n.creds.certificate, n.plan.alpn),
+		StatelessResetKey: n.creds.resetKey,
+		Durable:           n.plan.root != "",
+		Limits:            n.plan.server,
+		Events:            n.serverEvents(),
+		Log:               n.log,
+	})
+	if err != nil {
+		return fmt.Errorf("clients: %w", err)
+	}
+	udp, tcp, err := listenBoth(n.o.Config.Listen)
+	if err != nil {
+		return err
+	}
+	n.server, n.clientAddr = s, tcp.Addr()
+	ctx, cancel := context.WithCancel(n.stopped)
+	n.serving = cancel
+	n.running.Go(func() {
+		if err := s.Serve(ctx, udp, tcp); err != nil {
+			n.fail("clients", err)
+		} else if ctx.Err() == nil {
+			n.fail("clients", errors.New("stopped listening"))
+		}
+	})
+	return nil
+}
+
+// writeContext lets the user's commands find this broker. A broker that cannot
+// write it serves all the same.
+func (n *Node) writeContext() {
+	if n.o.ContextFile == "" || !n.creds.generated {
+		return
+	}
+	changed, err := writeContext(n.o.ContextFile, n.data, n.creds, n.ClientAddr(), n.HTTPURL())
+	switch {
+	case err != nil:
+		n.log.Warn("context file not written: commands need flags", "file", n.o.ContextFile, "err", err)
+	case changed:
+		n.log.Info("context file written: commands of this user need no flags", "file", n.o.ContextFile, "context", config.LocalContext)
+	}
+}
+
+// follow waits for the recovery and then notes it in the data directory.
+func (n *Node) follow() {
+	began := time.Now()
+	if err := n.broker.WaitReady(n.stopped); err != nil {
+		if n.stopped.Err() == nil {
+			n.fail("broker", err)
+		}
+		return
+	}
+	if err := n.data.Recovered(); err != nil {
+		n.log.Error("node.json cannot be written: a further start would judge damage as after this one", "err", err)
+	}
+	ready := "ready"
+	was := "recovering"
+	n.status.CompareAndSwap(n.statusIs(was), &ready)
+	p := n.broker.Progress()
+	n.log.Info("all shards opened", "shards", p.Total, "out_of_service", p.Failed, "seconds", time.Since(began).Seconds())
+}
+
+// statusIs is the pointer of the present status if it is s, else one that is not.
+func (n *Node) statusIs(s string) *string {
+	if now := n.status.Load(); *now == s {
+		return now
+	}
+	return nil
+}
+
+// reloadEvery is how often certificates and keys are looked at.
+const reloadEvery = 30 * time.Second
+
+// reload takes replaced certificates and keys into use.
+func (n *Node) reload() {
+	t := time.NewTicker(reloadEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-n.stopped.Done():
+			return
+		case <-t.C:
+			n.Reload()
+		}
+	}
+}
+
+// Reload looks at certificates and keys now.
+func (n *Node) Reload() {
+	for _, c := range []*auth.Certificate{n.creds.certificate, n.httpCert} {
+		if c == nil {
+			continue
+		}
+		if changed, err := c.Reload(); err != nil {
+			n.log.Error("certificate not read again; the one in use stays", "err", err)
+		} else if changed {
+			n.log.Info("certificate replaced", "not_after", c.Leaf().NotAfter)
+		}
+	}
+	if err := n.creds.keys.Reload(); err != nil {
+		n.log.Error("signing keys not read again; those in use stay", "err", err)
+	}
+}

@@ -1,0 +1,199 @@
+package node
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/felixlog/felix/internal/api"
+	"github.com/felixlog/felix/internal/broker"
+	"github.com/felixlog/felix/internal/obs"
+	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/internal/server"
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/wire"
+)
+
+// Ready is what /ready answers.
+func (n *Node) Ready() api.Readiness {
+	r := api.Readiness{Status: *n.status.Load()}
+	if r.Status == "starting" {
+		r.Reasons = append(r.Reasons, api.Reason{Code: "starting", Detail: "metadata is being opened"})
+		return r
+	}
+	p := n.broker.Progress()
+	r.Recovery = api.Recovery{Done: p.Opened, Total: p.Total}
+	switch r.Status {
+	case "recovering":
+		r.Reasons = append(r.Reasons, api.Reason{Code: "recovering", Detail: fmt.Sprintf("recovering %d%%: %d of %d shards opened", p.Percent(), p.Opened, p.Total)})
+	case "draining":
+		r.Reasons = append(r.Reasons, api.Reason{Code: "draining", Detail: "the broker is stopping"})
+	default:
+		r.Ready = true
+	}
+	for _, f := range n.broker.Damaged() {
+		r.Reasons = append(r.Reasons, api.Reason{Code: f.State.String(), Detail: fmt.Sprintf("shard %s: %v", f.Shard, f.Err)})
+	}
+	if free, reserve, err := n.room(); err != nil {
+		r.Reasons = append(r.Reasons, api.Reason{Code: "disk", Detail: err.Error()})
+	} else if free < reserve {
+		r.Reasons = append(r.Reasons, api.Reason{Code: wire.ReasonDiskFull, Detail: fmt.Sprintf("%d bytes are free and %d reserved: publishes are refused", free, reserve)})
+	}
+	if r.Ready && len(r.Reasons) > 0 {
+		r.Status = "degraded"
+	}
+	return r
+}
+
+// room is what is free on the logs' file system, and what is held in reserve.
+func (n *Node) room() (free, reserve int64, err error) {
+	if n.disk == nil {
+		return 0, 0, nil
+	}
+	usage, err := n.o.FS.Usage(n.plan.root)
+	return usage.Free, n.plan.disk.minFree, err
+}
+
+// gauges are the values asked for at each scrape.
+func (n *Node) gauges() obs.Gauges {
+	g := obs.Gauges{
+		Subscribers: func() int { return n.broker.Stats().Subscribers },
+		SlowestLag:  n.slowestLag,
+		Inflight:    func() int64 { return n.broker.Stats().InFlight },
+		Shards: func() map[string]int {
+			byName := map[string]int{}
+			for s := partition.Opening; s <= partition.Closed; s++ {
+				byName[s.String()] = 0
+			}
+			for s, count := range n.broker.ShardStates() {
+				byName[s.String()] = count
+			}
+			return byName
+		},
+		Recovery: func() (done, total int) {
+			p := n.broker.Progress()
+			return p.Opened, p.Total
+		},
+		Dropped: (&dropCounter{broker: n.broker, last: map[*broker.Stream]drops{}}).total,
+	}
+	if n.disk != nil {
+		g.Unsynced = n.disk.Unsynced
+		g.Disk = func() (free, reserve int64) {
+			free, reserve, err := n.room()
+			if err != nil {
+				n.log.Warn("free room not known", "dir", n.plan.root, "err", err)
+			}
+			return free, reserve
+		}
+	}
+	return g
+}
+
+func (n *Node) slowestLag() uint64 {
+	var most uint64
+	n.broker.Streams(func(s *broker.Stream) { most = max(most, s.Stats().Lag) })
+	return most
+}
+
+// drops are records or subscriptions lost to each overflow policy.
+type drops struct{ dropNew, dropOld, block uint64 }
+
+// dropCounter sums the counters of streams so that the sum does not fall when a
+// stream is deleted.
+type dropCounter struct {
+	broker *broker.Broker
+	mu     sync.Mutex
+	gone   drops
+	last   map[*broker.Stream]drops
+}
+
+func (d *dropCounter) total() map[string]uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := map[*broker.Stream]drops{}
+	d.broker.Streams(func(s *broker.Stream) {
+		c := s.Counters()
+		now[s] = drops{c.DroppedNew.Load(), c.DroppedOld.Load(), c.SlowEnded.Load()}
+	})
+	sum := d.gone
+	for s, v := range d.last {
+		if _, there := now[s]; !there {
+			d.gone.add(v)
+			sum.add(v)
+		}
+	}
+	for _, v := range now {
+		sum.add(v)
+	}
+	d.last = now
+	return map[string]uint64{"drop_new": sum.dropNew, "drop_old": sum.dropOld, "block": sum.block}
+}
+
+func (d *drops) add(v drops) {
+	d.dropNew += v.dropNew
+	d.dropOld += v.dropOld
+	d.block += v.block
+}
+
+func (n *Node) diskEvents() storage.DiskEvents {
+	return storage.DiskEvents{
+		OnLowSpace: func(free, reserve int64) {
+			n.log.Error("disk is nearly full: publishes are refused", "free_bytes", free, "reserve_bytes", reserve)
+		},
+		OnRoom: func(free, reserve int64) {
+			n.log.Info("disk has room again: publishes are taken", "free_bytes", free, "reserve_bytes", reserve)
+		},
+	}
+}
+
+func (n *Node) brokerEvents() broker.Events {
+	return broker.Events{
+		OnState: func(shard string, state partition.State, err error) {
+			switch {
+			case err != nil:
+				n.log.Error("shard is out of service", "shard", shard, "state", state.String(), "err", err)
+			default:
+				n.log.Debug("shard", "shard", shard, "state", state.String())
+			}
+		},
+		OnSetAside: func(shard, movedTo string, found, want uint64) {
+			n.log.Warn("directory belongs to an earlier stream of the name and was set aside", "shard", shard, "moved_to", movedTo, "found", found, "want", want)
+		},
+		OnAdopted: func(shard, dir string) {
+			n.log.Warn("directory does not say whose it is and was taken as the shard's", "shard", shard, "dir", dir)
+		},
+		OnOrphan: func(dir string) {
+			n.log.Warn("directory belongs to no stream and is left alone", "dir", dir)
+		},
+		OnRemoved: func(dir string) { n.log.Info("directory of a deleted stream removed", "dir", dir) },
+		OnProgress: func(p broker.Progress) {
+			n.log.Debug("recovery", "opened", p.Opened, "shards", p.Total)
+		},
+		Partition: partition.Events{
+			OnSlow: func(shard string, _ *partition.Subscription) {
+				n.log.Warn("subscription ended: it held back publishes for too long", "shard", shard)
+			},
+			OnTornBatch: func(shard string, from, tail storage.Offset) {
+				n.log.Warn("log ended within a producer's batch, which was cut", "shard", shard, "from", from, "tail", tail)
+			},
+			OnProducersRebuilt: func(shard string, from, to storage.Offset) {
+				n.log.Debug("producers read back from the log", "shard", shard, "from", from, "to", to)
+			},
+			OnSnapshotError: func(shard string, err error) {
+				n.log.Warn("producer snapshot not written; it is tried again", "shard", shard, "err", err)
+			},
+		},
+	}
+}
+
+func (n *Node) serverEvents() server.Events {
+	return server.Events{
+		OnConnect:    n.metrics.Connected,
+		OnDisconnect: n.metrics.Disconnected,
+		OnRefused:    func(r server.Refusal) { n.metrics.Refused(string(r)) },
+		OnPaused:     func(p server.Pause) { n.metrics.Paused(string(p)) },
+		OnPublished: func(records, bytes int, err error) {
+			n.metrics.Published(records, bytes, 0, broker.Failure(err))
+		},
+		OnDelivered: n.metrics.Delivered,
+	}
+}

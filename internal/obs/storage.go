@@ -1,0 +1,66 @@
+package obs
+
+import (
+	"log/slog"
+
+	"github.com/felixlog/felix/storage"
+)
+
+// StorageEvents hangs metrics and log lines on the logs of a broker.
+func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
+	return storage.Events{
+		OnSync: func(e storage.SyncEvent) {
+			m.syncDuration.Observe(e.Duration.Seconds())
+			if e.Appends > 0 {
+				m.syncBatch.Observe(float64(e.Appends))
+			}
+		},
+		OnSyncFailure: func(shard string, err error) {
+			m.syncFailures.Inc()
+			log.Error("flush failed: what it covered may not survive a power cut", "shard", shard, "err", err)
+		},
+		OnRoll: func(shard string, sealed, active storage.Descriptor) {
+			m.rolls.Inc()
+			log.Debug("segment rolled", "shard", shard, "segment", active.ID, "first_offset", active.Base)
+		},
+		OnRecovery: func(shard string, r storage.RecoveryReport) {
+			m.recoveryDuration.Observe(r.Duration.Seconds())
+			if r.TruncatedBytes > 0 {
+				m.recoveryCut.Add(float64(r.TruncatedBytes))
+			}
+			if r.MayHaveLost {
+				m.maybeLost.Inc()
+				log.Error("recovery cut records that may have been acknowledged; a copy is in lost/", "shard", shard, "bytes", r.TruncatedBytes)
+			}
+		},
+		OnCut: func(shard string, c storage.CutEvent) {
+			log.Warn("log cut", "shard", shard, "segment", c.Segment, "from", c.From, "to", c.To, "bytes", c.To-c.From, "next_offset", c.Next, "reason", c.Reason, "saved", c.Saved, "acknowledged_may_be_lost", c.MayBeLost)
+		},
+		OnTrim: func(shard string, r storage.RetentionResult) {
+			m.trimmedBytes.Add(float64(r.Bytes))
+			m.trimmedSegments.Add(float64(r.Segments))
+			log.Info("retention removed segments", "shard", shard, "segments", r.Segments, "bytes", r.Bytes, "oldest", r.Head)
+		},
+		OnPoison: func(shard string, err *storage.PoisonedError) {
+			m.poisoned.Inc()
+			log.Error("log takes no appends until it is reopened", "shard", shard, "err", err)
+		},
+		OnReopen: func(shard string) {
+			log.Info("log serves again", "shard", shard)
+		},
+		OnStray: func(shard, name string) {
+			m.stray.Inc()
+			log.Warn("file is not the log's and is left alone", "shard", shard, "file", name)
+		},
+		OnClockAhead: func(shard string, last, wall storage.Micros) {
+			m.clockAhead.Inc()
+			log.Error("newest record is ahead of the clock: times descend once", "shard", shard, "last_micros", last, "wall_micros", wall)
+		},
+		OnIndexRebuilt: func(shard string, id storage.SegmentID, reason string) {
+			log.Warn("index made again from its segment", "shard", shard, "segment", id, "reason", reason)
+		},
+		OnBackgroundError: func(shard, op string, err error) {
+			log.Warn("background work failed and is tried again", "shard", shard, "op", op, "err", err)
+		},
+	}
+}
