@@ -51,6 +51,11 @@ type Assignment struct {
 	Incarnation uint64     `json:"incarnation"`
 	Generation  Generation `json:"generation"`
 	Leader      NodeID     `json:"leader"`
+	// LeaderDisk and LeaderOpening name the one opening of a log that Generation was
+	// given to: the leader's disk, and its count of openings. The same node reopened
+	// leads only at a generation of its own.
+	LeaderDisk    DiskID `json:"leader_disk"`
+	LeaderOpening uint64 `json:"leader_opening"`
 	// Members is the replica set, ascending by node.
 	Members []Member `json:"members"`
 	// Revision counts the changes of Members within a generation and across them, so
