@@ -69,7 +69,7 @@ func (c *Chunk) init(offsets bool, from, base segment.Offset, publisher []byte, 
 		c.has |= ShapePublisher
 		c.publisher = append([]byte(nil), publisher...)
 	}
-	head := headSize(c.native, 0)
+	head := headSize(c.native, nil)
 	c.buf = make([]byte, head, head+size)
 	c.stamps = c.inline[:0]
 }
@@ -155,12 +155,12 @@ func (c *Chunk) FrameFrom(dst []byte, shape Shape, first segment.Offset) []byte 
 }
 
 func (c *Chunk) encode(dst []byte, shape Shape, first segment.Offset) []byte {
-	body := c.buf[headSize(c.native, 0):]
+	body := c.buf[headSize(c.native, nil):]
 	for range first - c.base {
 		body = body[eventHead+binary.BigEndian.Uint32(body):]
 	}
 	if dst == nil {
-		n := headSize(shape, len(c.publisher)) + len(body)
+		n := headSize(shape, c.publisher) + len(body)
 		if shape&ShapeTimestamps != 0 {
 			n += 8 * c.count
 		}

@@ -170,8 +170,9 @@ type Run struct {
 
 // Collect gives the chunks that hold the position pos and what follows, at least one
 // and then up to limit bytes, and none that reaches past end. It seals the newest when
-// it gives it. False when pos is not in the ring. A run without chunks but with a
-// greater Next says that the positions up to it hold no event.
+// it gives it. False when pos is not in the ring. A run without chunks says that no
+// event from pos on may be read yet: Next stays before positions that hold none, so
+// that the frame of the event after them counts them.
 func (r *Ring) Collect(pos, end segment.Offset, limit int, run *Run) bool {
 	run.Chunks, run.Next = run.Chunks[:0], pos
 	r.mu.Lock()
@@ -190,9 +191,6 @@ func (r *Ring) Collect(pos, end segment.Offset, limit int, run *Run) bool {
 		bytes += len(c.buf)
 		run.Chunks = append(run.Chunks, c)
 		run.Next = c.next
-	}
-	if run.Next < r.end && r.end <= end {
-		run.Next = r.end
 	}
 	return true
 }
