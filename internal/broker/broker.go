@@ -1,0 +1,287 @@
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/internal/stream"
+	"github.com/felixlog/felix/wire"
+)
+
+// Broker is all shards of a node. All methods may be called from several goroutines.
+type Broker struct {
+	o        Options
+	table    atomic.Pointer[table]
+	draining atomic.Bool
+	node     *partition.Budget
+	rings    *stream.RingBudget
+	ids      atomic.Uint64
+	opening  *pool
+	deleting *pool
+	removing *pool
+	watch    *meta.Watch
+	cancel   context.CancelFunc
+	life     context.Context // ends when the broker closes
+	followed sync.WaitGroup
+
+	progress progress
+
+	mu struct {
+		sync.Mutex
+		tenants map[string]*partition.Budget
+		last    map[key]chan struct{} // gone of the stream that had the name last
+		change  chan struct{}         // closed at the next change, while somebody waits
+	}
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Open begins to serve what the catalog says. It returns when the catalog has been
+// read; shards open in the background ([Broker.WaitReady], [Broker.Progress]). ctx
+// bounds Open alone.
+func Open(ctx context.Context, o Options) (*Broker, error) {
+	if err := o.normalise(); err != nil {
+		return nil, err
+	}
+	b := &Broker{
+		o:        o,
+		node:     partition.NewBudget(o.Limits.NodeInFlight, partition.ScopeNode, nil),
+		rings:    stream.NewRingBudget(o.Limits.RingsBytes),
+		opening:  &pool{limit: o.Limits.Recovering},
+		deleting: &pool{limit: o.Limits.Recovering},
+		removing: &pool{limit: 1},
+	}
+	b.table.Store(&table{})
+	b.mu.tenants = make(map[string]*partition.Budget)
+	b.mu.last = make(map[key]chan struct{})
+	b.life, b.cancel = context.WithCancel(context.Background())
+	if o.Root != "" {
+		if err := o.FS.MkdirAll(o.Root); err != nil {
+			b.cancel()
+			return nil, fmt.Errorf("make root of shards: %w", err)
+		}
+	}
+	watch, err := o.Catalog.Watch(ctx)
+	if err != nil {
+		b.cancel()
+		return nil, fmt.Errorf("watch catalog: %w", err)
+	}
+	b.watch = watch
+	first, err := watch.Next(ctx)
+	if err != nil {
+		b.cancel()
+		watch.Close()
+		return nil, fmt.Errorf("read catalog: %w", err)
+	}
+	b.apply(first)
+	if o.Root != "" {
+		b.reportOrphans()
+		b.resumeRemoval()
+	}
+	b.followed.Go(b.follow)
+	return b, nil
+}
+
+// Stream finds a stream. The error is a *wire.Failure: not_found, draining.
+func (b *Broker) Stream(tenant, namespace, name string) (*Stream, error) {
+	k := key{tenant, namespace, name}
+	if s := b.table.Load().get(k); s != nil {
+		return s, nil
+	}
+	return nil, b.missing(k)
+}
+
+// StreamBytes is Stream for names that are not strings yet; it makes none.
+func (b *Broker) StreamBytes(tenant, namespace, name []byte) (*Stream, error) {
+	if s := b.table.Load().bytes(tenant, namespace, name); s != nil {
+		return s, nil
+	}
+	return nil, b.missing(key{string(tenant), string(namespace), string(name)})
+}
+
+func (b *Broker) missing(k key) error {
+	if b.draining.Load() {
+		return Failure(ErrDraining)
+	}
+	return notFound(k)
+}
+
+// Streams calls f for every stream, in no order.
+func (b *Broker) Streams(f func(*Stream)) {
+	b.table.Load().each(func(_ key, s *Stream) { f(s) })
+}
+
+// NewProducerID gives the id of a new idempotent producer: random, not zero.
+func (b *Broker) NewProducerID() uint64 {
+	for {
+		var r [8]byte
+		rand.Read(r[:]) // never fails: crypto/rand ends the process instead
+		if id := binary.BigEndian.Uint64(r[:]); id != 0 {
+			return id
+		}
+	}
+}
+
+// CheckStream says whether this broker could serve a stream, before it is written to
+// the catalog. The error is a *wire.Failure.
+func (b *Broker) CheckStream(s meta.Stream) error {
+	if s.Durable && b.o.Root == "" {
+		return wire.NewFailure(wire.CodeInvalidRequest, "a durable stream needs storage, and this broker runs with storage none")
+	}
+	if s.ReplicationFactor > 1 {
+		return wire.NewFailure(wire.CodeInvalidRequest, fmt.Sprintf("replication_factor %d needs a cluster; this broker stands alone", s.ReplicationFactor))
+	}
+	return nil
+}
+
+// CreateStream writes a stream to the catalog and waits until it is served here.
+// created is false when it was there already. ctx ends the waiting, not the creation.
+func (b *Broker) CreateStream(ctx context.Context, s meta.Stream) (created bool, err error) {
+	if b.draining.Load() {
+		return false, ErrDraining
+	}
+	if err := b.CheckStream(s); err != nil {
+		return false, err
+	}
+	created, err = b.o.Catalog.CreateStream(ctx, s)
+	if err != nil {
+		return false, err
+	}
+	return created, b.AwaitStream(ctx, s.Tenant, s.Namespace, s.Name)
+}
+
+// DeleteStream removes a stream from the catalog and waits until it is not served here
+// any more. Its directories are removed later.
+func (b *Broker) DeleteStream(ctx context.Context, tenant, namespace, name string) error {
+	k := key{tenant, namespace, name}
+	old := b.table.Load().get(k)
+	if err := b.o.Catalog.DeleteStream(ctx, meta.Name{Tenant: tenant, Namespace: namespace, Name: name}); err != nil {
+		return err
+	}
+	return b.await(ctx, func() (bool, error) { return b.table.Load().get(k) != old || old == nil, nil })
+}
+
+// AwaitStream waits until a stream that is in the catalog is served here: found, and
+// none of its shards being opened. A damaged shard ends the waiting too.
+func (b *Broker) AwaitStream(ctx context.Context, tenant, namespace, name string) error {
+	n := meta.Name{Tenant: tenant, Namespace: namespace, Name: name}
+	want, err := b.o.Catalog.GetStream(ctx, n)
+	if err != nil {
+		return err
+	}
+	return b.await(ctx, func() (bool, error) {
+		s := b.table.Load().get(key{tenant, namespace, name})
+		if s == nil || s.Meta().Incarnation != want.Incarnation {
+			now, err := b.o.Catalog.GetStream(ctx, n)
+			if err != nil {
+				return false, err
+			}
+			want = now
+			return false, nil
+		}
+		return !s.opening(), nil
+	})
+}
+
+func (s *Stream) opening() bool {
+	for i := range s.shards {
+		if s.shards[i].status.Load().state == partition.Opening {
+			return true
+		}
+	}
+	return false
+}
+
+// await asks done again after every change, until it says yes or fails.
+func (b *Broker) await(ctx context.Context, done func() (bool, error)) error {
+	for {
+		b.mu.Lock()
+		if b.mu.change == nil {
+			b.mu.change = make(chan struct{})
+		}
+		change := b.mu.change
+		b.mu.Unlock()
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-b.life.Done():
+			return ErrDraining
+		}
+	}
+}
+
+// changed wakes those who await.
+func (b *Broker) changed() {
+	b.mu.Lock()
+	change := b.mu.change
+	b.mu.change = nil
+	b.mu.Unlock()
+	if change != nil {
+		close(change)
+	}
+}
+
+// tenant is the budget of a tenant's publishes.
+func (b *Broker) tenant(name string) *partition.Budget {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.mu.tenants[name]
+	if t == nil {
+		t = partition.NewBudget(b.o.Limits.TenantInFlight, partition.ScopeTenant, b.node)
+		b.mu.tenants[name] = t
+	}
+	return t
+}
+
+// Close takes nothing new, finishes what is in flight, flushes, and leaves every log
+// with its clean mark. Subscriptions end after what was queued. ctx bounds the waiting
+// for single shards; Close itself always comes to an end.
+func (b *Broker) Close(ctx context.Context) error {
+	b.closeOnce.Do(func() { b.closeErr = b.close(ctx) })
+	return b.closeErr
+}
+
+func (b *Broker) close(ctx context.Context) error {
+	b.draining.Store(true)
+	b.cancel()
+	b.watch.Close()
+	b.followed.Wait()
+	b.opening.close()
+	b.deleting.close()
+	b.removing.close()
+
+	var mu sync.Mutex
+	var errs []error
+	closers := &pool{limit: b.o.Limits.Recovering}
+	b.Streams(func(s *Stream) {
+		for i := range s.shards {
+			sh := &s.shards[i]
+			closers.submit(func() {
+				p := sh.status.Load().partition
+				sh.set(&status{state: partition.Closed})
+				if p == nil {
+					return
+				}
+				if err := p.Close(ctx); err != nil {
+					mu.Lock()
+					errs = append(errs, fmt.Errorf("close shard %s: %w", sh.name, err))
+					mu.Unlock()
+				}
+			})
+		}
+	})
+	closers.close()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,164 @@
+package broker
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/felixlog/felix/storage/segment"
+	"github.com/felixlog/felix/storage/vfs"
+)
+
+// Names below the root. A shard's directory holds the incarnation of its stream.
+const (
+	incarnationName = "incarnation"
+	asideDir        = "aside" // directories of other incarnations
+	trashDir        = "trash" // of deleted streams, on their way out
+)
+
+// The incarnation file, 20 bytes: magic "FLIC", version u16, reserved u16, incarnation
+// u64, crc u32 over what is before it.
+const (
+	incarnationMagic   = 0x464C4943
+	incarnationVersion = 1
+	incarnationSize    = 20
+)
+
+func appendIncarnation(dst []byte, v uint64) []byte {
+	at := len(dst)
+	dst = binary.BigEndian.AppendUint32(dst, incarnationMagic)
+	dst = binary.BigEndian.AppendUint16(dst, incarnationVersion)
+	dst = binary.BigEndian.AppendUint16(dst, 0)
+	dst = binary.BigEndian.AppendUint64(dst, v)
+	return binary.BigEndian.AppendUint32(dst, crc32.ChecksumIEEE(dst[at:]))
+}
+
+// decodeIncarnation gives 0, which is no incarnation, for anything but a whole file.
+func decodeIncarnation(b []byte) uint64 {
+	if len(b) != incarnationSize || binary.BigEndian.Uint32(b) != incarnationMagic ||
+		binary.BigEndian.Uint16(b[4:]) != incarnationVersion || binary.BigEndian.Uint16(b[6:]) != 0 ||
+		binary.BigEndian.Uint32(b[16:]) != crc32.ChecksumIEEE(b[:16]) {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b[8:])
+}
+
+// readIncarnation gives 0 when the file is missing or damaged.
+func readIncarnation(fsys vfs.FS, dir string) (uint64, error) {
+	b, err := segment.ReadFile(fsys, dir, incarnationName, incarnationSize)
+	if errors.Is(err, fs.ErrNotExist) || isA[*segment.Corruption](err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return decodeIncarnation(b), nil
+}
+
+// claimed is what claim found.
+type claimed struct {
+	setAside string // where a directory of another incarnation went; empty if none
+	found    uint64
+	adopted  bool // the directory had records and did not say whose
+}
+
+// claim makes dir the directory of the incarnation want. One of another incarnation is
+// renamed into root/aside. One that does not say is taken: its file was lost, or it was
+// being made when the machine stopped.
+func claim(fsys vfs.FS, root, dirName string, want uint64) (dir string, c claimed, err error) {
+	dir = filepath.Join(root, dirName)
+	entries, err := fsys.ReadDir(dir)
+	exists := err == nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", c, err
+	}
+	if exists {
+		c.found, err = readIncarnation(fsys, dir)
+		if err != nil {
+			return "", c, err
+		}
+		switch c.found {
+		case want:
+			return dir, c, nil
+		case 0:
+			for _, e := range entries {
+				if class, _ := segment.ParseName(e.Name()); class == segment.NameSegment {
+					c.adopted = true
+				}
+			}
+		default:
+			c.setAside, err = moveInto(fsys, root, asideDir, dirName, c.found)
+			if err != nil {
+				return "", c, err
+			}
+		}
+	}
+	if err := fsys.MkdirAll(dir); err != nil {
+		return "", c, err
+	}
+	if err := segment.WriteFile(fsys, dir, incarnationName, appendIncarnation(nil, want)); err != nil {
+		return "", c, err
+	}
+	return dir, c, fsys.SyncDir(root)
+}
+
+// moveInto renames root/dirName to root/sub/dirName-incarnation, with a number after it
+// if that is taken, and makes the move durable.
+func moveInto(fsys vfs.FS, root, sub, dirName string, incarnation uint64) (string, error) {
+	parent := filepath.Join(root, sub)
+	if err := fsys.MkdirAll(parent); err != nil {
+		return "", err
+	}
+	base := fmt.Sprintf("%s-%016x", dirName, incarnation)
+	target := filepath.Join(parent, base)
+	for n := 2; ; n++ {
+		_, err := fsys.Stat(target)
+		if errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		if err != nil {
+			return "", err
+		}
+		target = filepath.Join(parent, fmt.Sprintf("%s-%d", base, n))
+	}
+	if err := fsys.Rename(filepath.Join(root, dirName), target); err != nil {
+		return "", err
+	}
+	return target, errors.Join(fsys.SyncDir(parent), fsys.SyncDir(root))
+}
+
+// removeTree removes dir and what is in it, one file at a time, so that no single call
+// holds the file system for as long as a whole log takes. stop is asked between two;
+// what is left is removed another time.
+func removeTree(fsys vfs.FS, dir string, stop func() bool) (done bool, err error) {
+	entries, err := fsys.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, e := range entries {
+		if stop() {
+			return false, nil
+		}
+		name := filepath.Join(dir, e.Name())
+		if e.IsDir() {
+			done, err = removeTree(fsys, name, stop)
+			if err != nil || !done {
+				return false, err
+			}
+			continue
+		}
+		if err := fsys.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+	}
+	if err := fsys.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return true, nil
+}

@@ -1,0 +1,106 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/internal/stream"
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/wire"
+)
+
+// How long a client should wait before it tries again.
+const (
+	retryFull     = 20 * time.Millisecond
+	retryDisk     = time.Second
+	retryPoisoned = time.Second
+	retryOpening  = 100 * time.Millisecond
+	retryMeta     = 500 * time.Millisecond
+)
+
+// Failure is how an error of a request is told to a client: one table for every
+// transport. nil for nil. An error that is not in the table is internal, its outcome
+// unknown. [*partition.TooOldError], [*partition.InFutureError] and the refusals of
+// idempotent and conditional publishes have messages of their own on the wire; what
+// they get here is for where those cannot be sent.
+func Failure(err error) *wire.Failure {
+	if err == nil {
+		return nil
+	}
+	if f, ok := errors.AsType[*wire.Failure](err); ok {
+		return f
+	}
+	fail := func(c wire.Code) *wire.Failure { return wire.NewFailure(c, err.Error()) }
+	switch {
+	case errors.Is(err, partition.ErrDeleted):
+		return fail(wire.CodeNotFound)
+	case errors.Is(err, partition.ErrClosed), errors.Is(err, storage.ErrClosed):
+		return fail(wire.CodeShardUnavailable).WithReason(wire.ReasonNotReady).After(retryOpening)
+	case errors.Is(err, ErrDraining):
+		return fail(wire.CodeDraining)
+	case errors.Is(err, partition.ErrMemoryStream), errors.Is(err, partition.ErrEmptyBatch), errors.Is(err, storage.ErrEmptyBatch):
+		return fail(wire.CodeInvalidRequest)
+	case errors.Is(err, partition.ErrLeadershipLost):
+		return fail(wire.CodeLeadershipLost)
+	case errors.Is(err, stream.ErrUnknownProducer), errors.Is(err, stream.ErrSequenceExpired), errors.Is(err, stream.ErrSequenceReused):
+		return fail(wire.CodeInvalidRequest)
+	case errors.Is(err, storage.ErrUnknownOutcome):
+		return fail(wire.CodeStorage).WithRetry(wire.RetryOutcomeUnknown)
+	case errors.Is(err, storage.ErrQueueFull):
+		return fail(wire.CodeOverloaded).WithReason(wire.ReasonPublishQueueFull).After(retryFull)
+	case errors.Is(err, storage.ErrDiskFull):
+		return fail(wire.CodeOverloaded).WithReason(wire.ReasonDiskFull).After(retryDisk)
+	case errors.Is(err, partition.ErrSlow):
+		return fail(wire.CodeOverloaded).WithRetry(wire.RetryNow)
+	case errors.Is(err, meta.ErrNotFound):
+		return fail(wire.CodeNotFound)
+	case errors.Is(err, meta.ErrUnavailable):
+		return fail(wire.CodeShardUnavailable).WithReason(wire.ReasonNotReady).After(retryMeta)
+	}
+	if e, ok := errors.AsType[*partition.OverloadedError](err); ok {
+		reason := wire.ReasonPublishQueueFull
+		if e.Scope == partition.ScopeTenant {
+			reason = wire.ReasonTenantQuota
+		}
+		return fail(wire.CodeOverloaded).WithReason(reason).After(e.RetryAfter)
+	}
+	if isA[*storage.PoisonedError](err) {
+		return fail(wire.CodeStorage).WithReason(wire.ReasonPoisoned).WithRetry(wire.RetryAfter).After(retryPoisoned)
+	}
+	if isA[*storage.RecordTooLargeError](err) {
+		return fail(wire.CodeLimitExceeded).WithReason(wire.ReasonRecordTooLarge)
+	}
+	if isA[*storage.BatchTooLargeError](err) {
+		return fail(wire.CodeLimitExceeded)
+	}
+	if isA[*stream.SequenceGapError](err) || isA[*storage.OffsetMismatchError](err) || isA[*partition.TooOldError](err) ||
+		isA[*partition.InFutureError](err) || isA[*meta.InvalidError](err) || isA[*meta.FixedError](err) || isA[*meta.ExistsError](err) {
+		return fail(wire.CodeInvalidRequest)
+	}
+	if isA[*storage.DamagedError](err) || isA[*storage.Corruption](err) {
+		return fail(wire.CodeShardUnavailable).WithReason(wire.ReasonDamaged).WithRetry(wire.RetryFatal)
+	}
+	if errors.Is(err, storage.ErrNotWritten) {
+		return fail(wire.CodeStorage).WithRetry(wire.RetryNow)
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return fail(wire.CodeUnacknowledged)
+	}
+	return fail(wire.CodeInternal)
+}
+
+func isA[T error](err error) bool {
+	_, ok := errors.AsType[T](err)
+	return ok
+}
+
+// ErrDraining answers requests to a broker that is shutting down.
+var ErrDraining = errors.New("broker: shutting down")
+
+func notFound(k key) *wire.Failure {
+	return wire.NewFailure(wire.CodeNotFound, fmt.Sprintf("stream %s/%s/%s does not exist", k.tenant, k.namespace, k.name))
+}

@@ -1,0 +1,75 @@
+package broker
+
+import (
+	"context"
+	"sync"
+)
+
+// Progress is how far opening the shards has come.
+type Progress struct {
+	Total  int // shards of the catalog
+	Opened int // tried: serving, or failed
+	Failed int // of those, out of service
+}
+
+// Ready says that every shard has been tried.
+func (p Progress) Ready() bool { return p.Opened == p.Total }
+
+// Percent is the share tried, 100 when there are none.
+func (p Progress) Percent() int {
+	if p.Total == 0 {
+		return 100
+	}
+	return p.Opened * 100 / p.Total
+}
+
+type progress struct {
+	mu sync.Mutex
+	p  Progress
+}
+
+func (g *progress) add(n int) {
+	g.mu.Lock()
+	g.p.Total += n
+	g.mu.Unlock()
+}
+
+// remove forgets n shards of a deleted stream, which were all tried.
+func (g *progress) remove(n int) {
+	g.mu.Lock()
+	g.p.Total -= n
+	g.p.Opened -= n
+	g.mu.Unlock()
+}
+
+func (g *progress) done(failed bool) Progress {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.p.Opened++
+	if failed {
+		g.p.Failed++
+	}
+	return g.p
+}
+
+func (g *progress) healed() {
+	g.mu.Lock()
+	g.p.Failed--
+	g.mu.Unlock()
+}
+
+// Progress is how far opening the shards has come.
+func (b *Broker) Progress() Progress {
+	b.progress.mu.Lock()
+	defer b.progress.mu.Unlock()
+	return b.progress.p
+}
+
+// Ready says that every shard has been tried and the broker is not shutting down.
+// Damaged ones do not keep it from being ready: [Broker.Damaged] names them.
+func (b *Broker) Ready() bool { return !b.draining.Load() && b.Progress().Ready() }
+
+// WaitReady waits until every shard has been tried.
+func (b *Broker) WaitReady(ctx context.Context) error {
+	return b.await(ctx, func() (bool, error) { return b.Progress().Ready(), nil })
+}

@@ -1,0 +1,99 @@
+package partition
+
+import (
+	"context"
+
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
+)
+
+// onStable takes a group in that is as durable as the log acknowledges. The log calls
+// it in offset order, before it answers the group's batches.
+func (p *Partition) onStable(g *storage.Group) {
+	p.producers.stable(g.Next, len(g.Encoded))
+	p.maybeSnapshot()
+	p.keep(g)
+	if p.gate != nil {
+		p.gate.Stable(g.Next)
+		return
+	}
+	p.advance(g.Next)
+}
+
+// advance moves the readable bound and wakes those who wait for it.
+func (p *Partition) advance(to storage.Offset) {
+	if uint64(to) <= p.readable.Load() {
+		return
+	}
+	p.readable.Store(uint64(to))
+	p.subs.wake()
+}
+
+// keep copies a group into the ring, if anybody is there to read it.
+func (p *Partition) keep(g *storage.Group) {
+	if g.First == g.Next {
+		return
+	}
+	ring, ok := p.ring.Append(g.First, len(g.Encoded), p.gate != nil)
+	if !ok {
+		return
+	}
+	defer ring.Close()
+	at := g.First
+	for buf := g.Encoded; len(buf) > 0; {
+		r, n, err := segment.DecodeRecord(buf, at)
+		if err != nil {
+			// The log encoded or checked these bytes a moment ago. Should they not
+			// decode, readers find the truth on the disk.
+			return
+		}
+		if payload, visible := r.Visible(); visible {
+			ring.Add(r.Offset, r.Timestamp, r.Publisher, payload)
+		} else {
+			ring.Skip(r.Offset)
+		}
+		buf, at = buf[n:], at+1
+	}
+}
+
+func (p *Partition) onAdmit(s *storage.Batch, next storage.Offset) error {
+	b, ok := s.User.(*Publish)
+	if !ok || !b.Idempotent {
+		return nil
+	}
+	first, err := p.producers.admit(b, next)
+	if err != nil {
+		s.First = first
+	}
+	return err
+}
+
+func (p *Partition) onReverted(next storage.Offset) { p.producers.revert(next) }
+
+// onReopened takes in what a poisoned log turned out to hold.
+func (p *Partition) onReopened(from, next storage.Offset) {
+	p.producers.revert(from)
+	p.producers.reopened(p, from, next)
+	if p.gate == nil {
+		p.advance(next)
+	}
+}
+
+func (p *Partition) stopLog(ctx context.Context) error {
+	p.background.stop()
+	// What is queued is written before the snapshot says how far it goes.
+	if p.log.Health().State == storage.StateServing {
+		if err := p.log.Sync(ctx); err == nil {
+			p.writeSnapshot(ctx)
+		}
+	}
+	return p.log.Close(ctx)
+}
+
+// Reopen makes a poisoned log serve again, if the disk lets it.
+func (p *Partition) Reopen(ctx context.Context) error {
+	if p.log == nil {
+		return ErrMemoryStream
+	}
+	return p.log.Reopen(ctx)
+}

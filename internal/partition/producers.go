@@ -1,0 +1,252 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/felixlog/felix/internal/stream"
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
+	"github.com/felixlog/felix/storage/vfs"
+)
+
+// producerState is a durable shard's memory of its idempotent producers. The log's pen
+// admits while another goroutine may report a group stable, hence the lock; it is not
+// taken for a group while no batch of a producer is in flight.
+type producerState struct {
+	inFlight atomic.Int64
+	// stableAt: the table holds every batch below it and none at or above it. It moves
+	// with the table under mu, or alone while nothing is in flight.
+	stableAt atomic.Uint64
+	since    atomic.Int64 // bytes written after the last snapshot
+	used     atomic.Bool  // a snapshot is worth writing
+
+	mu    sync.Mutex
+	table stream.Producers
+
+	writing sync.Mutex // one snapshot at a time; held across its writing alone
+	saved   storage.Offset
+}
+
+func (s *producerState) admit(b *Publish, next storage.Offset) (storage.Offset, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first, err := s.table.Admit(b.ProducerID, b.Sequence, len(b.Payloads), b.digest, next)
+	if err == nil {
+		s.inFlight.Add(1)
+	}
+	return first, err
+}
+
+func (s *producerState) stable(next storage.Offset, bytes int) {
+	s.since.Add(int64(bytes))
+	if s.inFlight.Load() == 0 {
+		s.stableAt.Store(uint64(next))
+		return
+	}
+	s.mu.Lock()
+	s.table.Stable(next)
+	s.inFlight.Store(int64(s.table.InFlight()))
+	s.stableAt.Store(uint64(next))
+	s.mu.Unlock()
+	s.used.Store(true)
+}
+
+func (s *producerState) revert(next storage.Offset) {
+	s.mu.Lock()
+	s.table.Revert(next)
+	s.inFlight.Store(int64(s.table.InFlight()))
+	s.mu.Unlock()
+}
+
+// reopened replays the records a poisoned log turned out to hold.
+func (s *producerState) reopened(p *Partition, from, next storage.Offset) {
+	var page storage.Page
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for at := from; at < next; at = page.Next {
+		// The log is about to serve and nothing else runs in it: reading under the
+		// lock delays nobody.
+		err := p.log.Read(context.Background(), &page, storage.ReadRange{From: at, End: next, Limit: storage.LimitWritten})
+		if err != nil || page.Next <= at {
+			// The table stays behind the log: a retry of a batch in the gap may be
+			// written twice. Forgetting everything refuses it instead.
+			s.table = stream.Producers{}
+			break
+		}
+		for i := range page.Records {
+			s.table.Replay(&page.Records[i])
+		}
+	}
+	s.table.CloseOpen()
+	s.stableAt.Store(uint64(next))
+	s.used.Store(true)
+}
+
+// loadProducers rebuilds the table: from the snapshot where it is valid, then from the
+// records after it. A batch of which the log holds only the first records was never
+// answered: it is cut off, so that sending it again writes it once.
+func (p *Partition) loadProducers(ctx context.Context) error {
+	s := &p.producers
+	head, tail := p.log.Head(), p.log.Next()
+	s.stableAt.Store(uint64(tail))
+	// Where the publisher is kept every segment is of a version that may hold batches.
+	s.used.Store(p.o.StorePublisher)
+	if head == tail {
+		return nil
+	}
+	from := head
+	snapshot, err := readSnapshot(p.log)
+	if err != nil {
+		return fmt.Errorf("read producers of %s: %w", p.name, err)
+	}
+	switch {
+	case snapshot != nil && snapshot.AsOf >= head && snapshot.AsOf <= tail:
+		s.table.Restore(snapshot)
+		s.used.Store(true)
+		from, s.saved = snapshot.AsOf, snapshot.AsOf
+	default:
+		holds, err := mayHoldProducers(p.log, p.o.Storage.FS)
+		if err != nil {
+			return fmt.Errorf("read segments of %s: %w", p.name, err)
+		}
+		if !holds {
+			return nil
+		}
+	}
+	if from < tail {
+		if err := p.replay(ctx, from, tail); err != nil {
+			return err
+		}
+	}
+	first, torn := s.table.OpenBatch()
+	if !torn {
+		return nil
+	}
+	s.table.CloseOpen()
+	if p.gate != nil || first < head {
+		return nil
+	}
+	if err := p.log.TruncateTo(ctx, first); err != nil {
+		return fmt.Errorf("cut torn batch at %d of %s: %w", first, p.name, err)
+	}
+	s.stableAt.Store(uint64(first))
+	if p.o.Events.OnTornBatch != nil {
+		p.o.Events.OnTornBatch(p.name, first, tail)
+	}
+	return nil
+}
+
+func (p *Partition) replay(ctx context.Context, from, tail storage.Offset) error {
+	s := &p.producers
+	var page storage.Page
+	for at := from; at < tail; at = page.Next {
+		if err := p.log.Read(ctx, &page, storage.ReadRange{From: at, End: tail, Limit: storage.LimitWritten}); err != nil {
+			return fmt.Errorf("rebuild producers of %s from %d: %w", p.name, at, err)
+		}
+		if page.Next <= at {
+			return fmt.Errorf("rebuild producers of %s: no record at %d below the tail %d", p.name, at, tail)
+		}
+		for i := range page.Records {
+			s.table.Replay(&page.Records[i])
+			s.since.Add(int64(page.Records[i].Size))
+		}
+	}
+	s.used.Store(true)
+	if p.o.Events.OnProducersRebuilt != nil {
+		p.o.Events.OnProducersRebuilt(p.name, from, tail)
+	}
+	return nil
+}
+
+// readSnapshot reads the producers file: nil when it is missing or damaged.
+func readSnapshot(log *storage.Log) (*segment.ProducerSnapshot, error) {
+	data, err := log.ReadSide(segment.ProducersName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := segment.DecodeProducers(data)
+	if err != nil {
+		return nil, nil // derived: dropped at any doubt
+	}
+	return snapshot, nil
+}
+
+// mayHoldProducers looks at the headers of the segments: one of the lowest version
+// holds plain records only.
+func mayHoldProducers(log *storage.Log, fsys vfs.FS) (bool, error) {
+	if fsys == nil {
+		fsys = vfs.OS()
+	}
+	for _, d := range log.Segments() {
+		v, err := segmentVersion(fsys, filepath.Join(log.Dir(), segment.SegmentName(d.ID)))
+		if err != nil {
+			return false, err
+		}
+		if v >= segment.VersionProducer {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func segmentVersion(fsys vfs.FS, name string) (segment.Version, error) {
+	f, err := fsys.OpenFile(name, vfs.ReadOnly)
+	if err != nil {
+		return 0, err
+	}
+	var buf [segment.HeaderSize]byte
+	_, err = f.ReadAt(buf[:], 0)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return 0, err
+	}
+	h, err := segment.DecodeHeader(buf[:])
+	if err != nil {
+		return 0, err
+	}
+	return h.Version, nil
+}
+
+// maybeSnapshot starts writing a snapshot if enough was written since the last one, so
+// that opening after a crash reads a bounded part of the log.
+func (p *Partition) maybeSnapshot() {
+	s := &p.producers
+	if s.since.Load() < p.o.SnapshotEvery || !s.used.Load() {
+		return
+	}
+	s.since.Store(0)
+	p.background.start(func() { p.writeSnapshot(context.Background()) })
+}
+
+// writeSnapshot writes what the table holds as of the log's stable tail.
+func (p *Partition) writeSnapshot(ctx context.Context) {
+	s := &p.producers
+	if !s.used.Load() {
+		return
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	s.mu.Lock()
+	asOf := storage.Offset(s.stableAt.Load())
+	snapshot := s.table.Snapshot(asOf)
+	s.mu.Unlock()
+	if asOf == s.saved {
+		return
+	}
+	err := p.log.WriteSide(ctx, segment.ProducersName, segment.AppendProducers(nil, snapshot))
+	if err == nil {
+		s.saved = asOf
+		return
+	}
+	if p.o.Events.OnSnapshotError != nil {
+		p.o.Events.OnSnapshotError(p.name, err)
+	}
+}
