@@ -1,0 +1,200 @@
+package obs
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func scrape(t *testing.T, m *Metrics) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	require.Equal(t, 200, w.Code)
+	raw, err := io.ReadAll(w.Body)
+	require.NoError(t, err)
+	return string(raw)
+}
+
+// value is the sample of a series, as text; "" when there is none.
+func value(metrics, series string) string {
+	for line := range strings.SplitSeq(metrics, "\n") {
+		if v, ok := strings.CutPrefix(line, series+" "); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+func allGauges() Gauges {
+	return Gauges{
+		Unsynced:    func() (int64, time.Duration) { return 7, 1500 * time.Millisecond },
+		Subscribers: func() int { return 3 },
+		SlowestLag:  func() uint64 { return 11 },
+		Inflight:    func() int64 { return 13 },
+		Shards:      func() map[string]int { return map[string]int{"active": 4, "damaged": 1} },
+		Recovery:    func() (int, int) { return 5, 6 },
+		Disk:        func() (int64, int64) { return 100, 10 },
+		Dropped:     func() map[string]uint64 { return map[string]uint64{"drop_new": 2} },
+	}
+}
+
+var typeLine = regexp.MustCompile(`(?m)^# TYPE (felix_\w+) (\w+)$`)
+
+// The names promised to operators are there from the first scrape, and every name
+// has its line in the document for operators.
+func TestPromisedMetrics(t *testing.T) {
+	m := New("test")
+	require.NoError(t, m.Watch(allGauges()))
+	m.Published(1, 1, time.Millisecond, nil)
+	m.Refused("x")
+	m.Paused("x")
+	text := scrape(t, m)
+	have := map[string]string{}
+	for _, l := range typeLine.FindAllStringSubmatch(text, -1) {
+		have[l[1]] = l[2]
+	}
+	promised, err := os.Open("testdata/seed-metrics.txt")
+	require.NoError(t, err)
+	defer promised.Close()
+	n := 0
+	for sc := bufio.NewScanner(promised); sc.Scan(); n++ {
+		require.Contains(t, have, sc.Text())
+	}
+	require.Equal(t, 9, n)
+	doc, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	for name := range have {
+		require.Contains(t, string(doc), "`"+name+"`", "docs/operations.md does not explain it")
+	}
+	for _, named := range regexp.MustCompile("`(felix_[a-z_]+)`").FindAllStringSubmatch(string(doc), -1) {
+		require.Contains(t, have, named[1], "docs/operations.md names a metric that is not there")
+	}
+}
+
+func TestStorageEventsMoveMetrics(t *testing.T) {
+	m := New("test")
+	var log bytes.Buffer
+	e := m.StorageEvents(slog.New(slog.NewTextHandler(&log, nil)))
+	e.OnSync(storage.SyncEvent{Duration: time.Millisecond, Appends: 64, Bytes: 1})
+	e.OnSyncFailure("s", io.ErrUnexpectedEOF)
+	e.OnRoll("s", storage.Descriptor{}, storage.Descriptor{})
+	e.OnRecovery("s", storage.RecoveryReport{Duration: time.Second, TruncatedBytes: 17, MayHaveLost: true})
+	e.OnTrim("s", storage.RetentionResult{Segments: 2, Bytes: 300})
+	e.OnPoison("s", &storage.PoisonedError{Op: "flush", Cause: io.EOF})
+	e.OnStray("s", "x")
+	e.OnClockAhead("s", 2, 1)
+	text := scrape(t, m)
+	for series, want := range map[string]string{
+		"felix_storage_sync_duration_seconds_count":      "1",
+		"felix_storage_sync_batch_appends_sum":           "64",
+		"felix_storage_sync_failures_total":              "1",
+		"felix_storage_segment_roll_total":               "1",
+		"felix_storage_recovery_duration_seconds_sum":    "1",
+		"felix_storage_recovery_truncated_bytes":         "17",
+		"felix_storage_recovery_acknowledged_lost_total": "1",
+		"felix_storage_trimmed_bytes_total":              "300",
+		"felix_storage_trimmed_segments_total":           "2",
+		"felix_storage_poisoned_total":                   "1",
+		"felix_storage_stray_files_total":                "1",
+		"felix_storage_clock_ahead_total":                "1",
+	} {
+		require.Equal(t, want, value(text, series), series)
+	}
+	require.Contains(t, log.String(), "flush failed")
+}
+
+func TestPublishesByResultAndCode(t *testing.T) {
+	m := New("test")
+	m.Published(16, 2048, time.Millisecond, nil)
+	m.Published(1, 10, 0, wire.NewFailure(wire.CodeOverloaded, "full").WithReason(wire.ReasonDiskFull))
+	m.Published(1, 10, 0, wire.NewFailure(wire.CodeStorage, "flush"))
+	text := scrape(t, m)
+	for series, want := range map[string]string{
+		"felix_publishes_total":                                "1",
+		"felix_published_records_total":                        "16",
+		"felix_published_bytes_total":                          "2048",
+		"felix_publish_duration_seconds_count":                 "1",
+		`felix_acks_total{code="",result="ok"}`:                "1",
+		`felix_acks_total{code="overloaded",result="refused"}`: "1",
+		`felix_acks_total{code="storage",result="unknown"}`:    "1",
+		`felix_refused_total{reason="disk_full"}`:              "1",
+	} {
+		require.Equal(t, want, value(text, series), series)
+	}
+}
+
+func TestGauges(t *testing.T) {
+	m := New("test")
+	require.NoError(t, m.Watch(allGauges()))
+	m.Connected("tcp")
+	m.Connected("tcp")
+	m.Disconnected("tcp")
+	m.Delivered(5, 50)
+	text := scrape(t, m)
+	for series, want := range map[string]string{
+		"felix_storage_unsynced_bytes": "7", "felix_storage_unsynced_seconds": "1.5", "felix_subscribers": "3",
+		"felix_subscription_lag_records": "11", "felix_inflight_bytes": "13", `felix_shards{state="damaged"}`: "1",
+		"felix_recovery_shards_done": "5", "felix_recovery_shards": "6", "felix_disk_free_bytes": "100", "felix_disk_reserve_bytes": "10",
+		`felix_dropped_total{policy="drop_new"}`: "2", `felix_connections{transport="tcp"}`: "1", `felix_connections_total{transport="tcp"}`: "2",
+		"felix_delivered_records_total": "5", "felix_delivered_bytes_total": "50",
+	} {
+		require.Equal(t, want, value(text, series), series)
+	}
+}
+
+// A publish is counted without allocating: it is on the path of every publish.
+func TestGuardPublishedDoesNotAllocate(t *testing.T) {
+	m := New("test")
+	m.Published(1, 1, time.Millisecond, nil)
+	require.Zero(t, testing.AllocsPerRun(1000, func() { m.Published(1, 128, time.Millisecond, nil) }))
+}
+
+func TestLogFormats(t *testing.T) {
+	var b bytes.Buffer
+	for _, format := range []string{FormatJSON, FormatAuto} {
+		b.Reset()
+		log, err := NewLog(&b, "info", format)
+		require.NoError(t, err)
+		log.Info("hello", "n", 1)
+		var line map[string]any
+		require.NoError(t, json.Unmarshal(b.Bytes(), &line), "%s: %s", format, b.String())
+		require.Equal(t, "hello", line["msg"])
+	}
+	b.Reset()
+	log, err := NewLog(&b, "info", FormatText)
+	require.NoError(t, err)
+	log.Info("hello", "n", 1)
+	require.Contains(t, b.String(), "hello")
+	require.NotContains(t, b.String(), "\x1b", "no colours off a terminal")
+	_, err = NewLog(&b, "info", "xml")
+	require.ErrorContains(t, err, "xml")
+}
+
+func TestLogLevels(t *testing.T) {
+	var b bytes.Buffer
+	log, err := NewLog(&b, "warn", FormatJSON)
+	require.NoError(t, err)
+	log.Info("quiet")
+	log.Warn("loud")
+	require.NotContains(t, b.String(), "quiet")
+	require.Contains(t, b.String(), "loud")
+	_, err = NewLog(&b, "shout", FormatJSON)
+	require.ErrorContains(t, err, "level")
+}
