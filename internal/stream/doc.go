@@ -21,6 +21,6 @@
 //   - The chunks of a [Ring] are contiguous: each covers the positions from where the
 //     one before it ended.
 //   - A frame is encoded at most once per shape, however many subscriptions read it.
-//   - A [Queue] never holds more than its capacity, nor more bytes than its bound
-//     unless it holds a single batch.
+//   - A [Queue] never holds more batches than its capacity, nor more bytes than its
+//     bound but for one batch.
 package stream

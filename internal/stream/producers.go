@@ -9,15 +9,6 @@ import (
 	"github.com/felixlog/felix/storage/segment"
 )
 
-// Digest is the fingerprint of a batch's payloads (docs/formats, producers).
-func Digest(payloads [][]byte) uint64 {
-	var d uint64
-	for _, p := range payloads {
-		d = segment.ExtendDigest(d, p)
-	}
-	return d
-}
-
 // Limits of what a shard remembers of its idempotent producers (the wire protocol,
 // section 9).
 const (

@@ -27,8 +27,9 @@ func (o Overflow) String() string {
 }
 
 // Queue is what one subscriber of an in-memory stream has yet to read: published
-// batches, at most its capacity, and at most its bytes unless it holds a single batch.
-// The caller serialises calls.
+// batches, at most its capacity, and at most its bytes; a queue that drops may hold a
+// single batch that is larger, one that blocks may be over by its newest. The caller
+// serialises calls.
 type Queue struct {
 	overflow           Overflow
 	capacity, maxBytes int
@@ -58,17 +59,29 @@ func (q *Queue) Blocks() bool { return q.overflow == Block && q.Full() }
 // for want of room, queued whether e is in it. A queue that blocks is offered nothing
 // while it is full; should it be, e is left out.
 func (q *Queue) Offer(e *Envelope) (queued bool, dropped int) {
-	if q.overflow == DropOld {
-		for q.items.len() > 0 && (q.items.len() >= q.capacity || q.bytes+e.Bytes > q.maxBytes) {
+	switch q.overflow {
+	case DropOld:
+		for q.crowded(e) {
 			q.take()
 			dropped++
 		}
-	} else if q.items.len() > 0 && q.Full() || q.overflow == DropNew && q.items.len() > 0 && q.bytes+e.Bytes > q.maxBytes {
-		return false, 1
+	case DropNew:
+		if q.crowded(e) {
+			return false, 1
+		}
+	default:
+		if q.Full() {
+			return false, 1
+		}
 	}
 	q.items.push(e)
 	q.bytes += e.Bytes
 	return true, dropped
+}
+
+// crowded says that e does not fit beside what is there. An empty queue takes anything.
+func (q *Queue) crowded(e *Envelope) bool {
+	return q.items.len() > 0 && (q.items.len() >= q.capacity || q.bytes+e.Bytes > q.maxBytes)
 }
 
 // Take removes the oldest batch; nil when it is empty.
