@@ -1,0 +1,75 @@
+package storage
+
+// applyGroups completes groups in offset order. l.mu is held before and after, not while
+// a hook or a Done runs.
+func (l *Log) applyGroups() {
+	m := &l.mu
+	m.applying = true
+	for m.apply.head != nil && m.exclusives == 0 {
+		g := m.apply.pop()
+		m.inCount -= len(g.Batches)
+		m.inBytes -= g.bytes
+		m.Unlock()
+		l.complete(g)
+		m.Lock()
+	}
+	m.applying = false
+	l.freed()
+}
+
+// complete runs the hook and the callbacks of one group.
+func (l *Log) complete(g *Group) {
+	if h := l.opt.Hooks.Stable; h != nil && g.Err == nil {
+		h(g)
+	}
+	for _, b := range g.Batches {
+		w := b.w
+		if b.Done != nil {
+			b.Done(b)
+		}
+		if w != nil {
+			w.complete()
+		}
+	}
+	l.disk.putGroup(g)
+}
+
+// completeAll completes what has an outcome, when nothing else does.
+func (l *Log) completeAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.mu.apply.head != nil {
+		g := l.mu.apply.pop()
+		l.mu.inCount -= len(g.Batches)
+		l.mu.inBytes -= g.bytes
+		l.mu.Unlock()
+		l.complete(g)
+		l.mu.Lock()
+	}
+}
+
+// failQueue gives the batches that have no offset yet their outcome. l.mu is held.
+func (l *Log) failQueue(err error) {
+	m := &l.mu
+	for m.queue.n > 0 {
+		g := l.disk.getGroup()
+		g.Batches = m.queue.take(g.Batches)
+		for _, b := range g.Batches {
+			g.bytes += b.charge
+		}
+		g.fail(err)
+		m.apply.push(g)
+	}
+}
+
+// failUnstable gives the batches that were written and not flushed theirs. l.mu is held.
+func (l *Log) failUnstable(err error) {
+	m := &l.mu
+	for m.unstable.head != nil {
+		g := m.unstable.pop()
+		if g.Err == nil {
+			g.fail(err)
+		}
+		m.apply.push(g)
+	}
+}

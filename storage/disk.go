@@ -1,0 +1,357 @@
+package storage
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/felixlog/felix/storage/vfs"
+)
+
+// Limits of a disk.
+const (
+	DefaultMaxFlushes   = 16
+	DefaultMaxOpenFiles = 2048
+	DefaultIndexMemory  = 32 << 20
+
+	maxKeptBuffer = groupBytes + groupBytes/2
+)
+
+// DiskOptions say how the logs of one disk share it.
+type DiskOptions struct {
+	// FS is the file system; nil is vfs.OS().
+	FS vfs.FS
+	// Dir is any directory on the disk; its free space is watched.
+	Dir string
+	// MaxFlushes bounds the flushes in flight and the background workers: default 16.
+	MaxFlushes int
+	// MaxOpenFiles bounds the segment files kept open: default 2048.
+	MaxOpenFiles int
+	// IndexMemory bounds the indexes of sealed segments kept in memory, in bytes:
+	// default 32 MiB.
+	IndexMemory int64
+	// MinFree is the reserve in bytes: below it batches without UseReserve are refused
+	// with ErrDiskFull. 0 keeps none; see DefaultMinFree.
+	MinFree int64
+	// IOUring submits flushes through io_uring where the system allows it, and falls
+	// back to blocking flushes where it does not.
+	IOUring bool
+	// Events are told what happens to the disk.
+	Events DiskEvents
+}
+
+// DiskEvents are optional; they must not block.
+type DiskEvents struct {
+	// OnLowSpace: free room fell below the reserve; OnRoom: it is above it again.
+	OnLowSpace func(free, reserve int64)
+	OnRoom     func(free, reserve int64)
+	// OnCloseError: closing a file that is no longer needed failed.
+	OnCloseError func(path string, err error)
+	// OnUsageError: the free room could not be read.
+	OnUsageError func(err error)
+}
+
+// Disk is what logs on one disk share: it bounds their flushes in flight and their open
+// files, watches the free room, and does their background work on goroutines that exist
+// only while there is some.
+type Disk struct {
+	fs      vfs.FS
+	dir     string
+	opt     DiskOptions
+	flushes chan struct{} // a slot for each flush in flight
+	groups  sync.Pool
+	files   fileCache
+	indexes indexCache
+	space   spaceWatch
+	ring    flusher
+
+	mu struct {
+		sync.Mutex
+		closed  bool
+		logs    map[*Log]struct{}
+		queue   []*Log // waiting for a worker, each at most once
+		workers int
+		timed   map[*Log]struct{} // with something due at a time
+		timer   *time.Timer
+		armed   time.Time // zero: the timer is not set
+	}
+	work sync.WaitGroup // workers, timers and log goroutines
+}
+
+// NewDisk makes a disk. Nothing runs until a log has work.
+func NewDisk(o DiskOptions) (*Disk, error) {
+	if o.FS == nil {
+		o.FS = vfs.OS()
+	}
+	setDefault(&o.MaxFlushes, DefaultMaxFlushes)
+	setDefault(&o.MaxOpenFiles, DefaultMaxOpenFiles)
+	setDefault(&o.IndexMemory, int64(DefaultIndexMemory))
+	switch {
+	case o.MaxFlushes < 1 || o.MaxFlushes > 1024:
+		return nil, &OptionError{"MaxFlushes", fmt.Sprintf("%d is outside 1 to 1024", o.MaxFlushes)}
+	case o.MaxOpenFiles < 8:
+		return nil, &OptionError{"MaxOpenFiles", fmt.Sprintf("%d is below 8", o.MaxOpenFiles)}
+	case o.MinFree < 0:
+		return nil, &OptionError{"MinFree", "must not be negative"}
+	case o.MinFree > 0 && o.Dir == "":
+		return nil, &OptionError{"MinFree", "needs Dir to know which disk to watch"}
+	}
+	d := &Disk{fs: o.FS, dir: o.Dir, opt: o, flushes: make(chan struct{}, o.MaxFlushes)}
+	d.files.fs, d.files.limit, d.files.onError = o.FS, o.MaxOpenFiles, o.Events.OnCloseError
+	d.indexes.limit = o.IndexMemory
+	if o.Dir != "" {
+		d.space.d = d
+	}
+	d.groups.New = func() any { return new(Group) }
+	d.mu.logs = make(map[*Log]struct{})
+	d.mu.timed = make(map[*Log]struct{})
+	d.ring = newFlusher(o.IOUring)
+	return d, nil
+}
+
+// DefaultMinFree is the reserve for a disk of this size: the smaller of 1 GiB and 5 %.
+func DefaultMinFree(fsys vfs.FS, dir string) (int64, error) {
+	u, err := fsys.Usage(dir)
+	if err != nil {
+		return 0, fmt.Errorf("storage: free room of %s: %w", dir, err)
+	}
+	return min(1<<30, u.Total/20), nil
+}
+
+// Close ends the disk's background work. Its logs are to be closed before.
+func (d *Disk) Close() error {
+	d.mu.Lock()
+	d.mu.closed = true
+	if d.mu.timer != nil && d.mu.timer.Stop() {
+		d.work.Done()
+	}
+	n := len(d.mu.logs)
+	d.mu.Unlock()
+	d.space.stop()
+	d.work.Wait()
+	d.ring.close()
+	if n > 0 {
+		return fmt.Errorf("storage: disk closed with %d logs open", n)
+	}
+	return nil
+}
+
+// Unsynced is how many bytes of its logs are not on the device, and for how long the
+// oldest of them has not been.
+func (d *Disk) Unsynced() (bytes int64, oldest time.Duration) {
+	now := time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for l := range d.mu.logs {
+		n, since := l.unsynced()
+		bytes += n
+		if n > 0 {
+			oldest = max(oldest, now.Sub(since))
+		}
+	}
+	return bytes, oldest
+}
+
+func (d *Disk) addLog(l *Log) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.closed {
+		return ErrClosed
+	}
+	d.mu.logs[l] = struct{}{}
+	return nil
+}
+
+func (d *Disk) removeLog(l *Log) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.mu.logs, l)
+	delete(d.mu.timed, l)
+}
+
+// submit has a worker call l.maintain soon.
+func (d *Disk) submit(l *Log) {
+	if !l.submitted.CompareAndSwap(false, true) {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.closed {
+		return
+	}
+	d.mu.queue = append(d.mu.queue, l)
+	if d.mu.workers < d.opt.MaxFlushes && d.mu.workers < len(d.mu.queue) {
+		d.mu.workers++
+		d.work.Add(1)
+		go d.worker()
+	}
+}
+
+// worker does background work until there is none.
+func (d *Disk) worker() {
+	defer d.work.Done()
+	for {
+		d.mu.Lock()
+		if len(d.mu.queue) == 0 {
+			d.mu.workers--
+			d.mu.Unlock()
+			return
+		}
+		l := d.mu.queue[0]
+		d.mu.queue = d.mu.queue[1:]
+		if len(d.mu.queue) == 0 {
+			d.mu.queue = nil
+		}
+		d.mu.Unlock()
+		l.submitted.Store(false)
+		l.maintain()
+	}
+}
+
+// task is work of a log that is due at a time.
+type task int
+
+const (
+	taskFlush  task = iota // a periodic log is dirty
+	taskMark               // the durable mark moved
+	taskRetain             // retention is to be looked at
+	taskRetry              // background work could not be done before
+	taskReopen             // poisoned for want of room: look whether there is some
+	tasks
+)
+
+// agenda says when a log's tasks are due; zero is never.
+type agenda struct {
+	mu  sync.Mutex
+	at  [tasks]time.Time
+	now atomic.Uint32 // bit per task: found due, to be done by the next maintain
+}
+
+func (a *agenda) set(t task, at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.at[t].IsZero() || at.Before(a.at[t]) {
+		a.at[t] = at
+	}
+}
+
+func (a *agenda) clear(t task) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.at[t] = time.Time{}
+}
+
+// ripe moves what is due to now, and returns when the next thing is.
+func (a *agenda) ripe(now time.Time) (due bool, next time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for t := range a.at {
+		at := a.at[t]
+		switch {
+		case at.IsZero():
+		case !at.After(now):
+			a.at[t] = time.Time{}
+			a.now.Or(1 << t)
+			due = true
+		case next.IsZero() || at.Before(next):
+			next = at
+		}
+	}
+	return due, next
+}
+
+// take says whether t was found due, and forgets it.
+func (a *agenda) take(t task) bool {
+	return a.now.And(^uint32(1<<t))&(1<<t) != 0
+}
+
+// schedule has l.maintain called with t due after d.
+func (d *Disk) schedule(l *Log, t task, after time.Duration) {
+	at := time.Now().Add(after)
+	l.agenda.set(t, at)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.closed {
+		return
+	}
+	if _, ok := d.mu.logs[l]; !ok {
+		return
+	}
+	d.mu.timed[l] = struct{}{}
+	d.arm(at)
+}
+
+// arm makes the timer fire at the latest at that time. d.mu is held.
+func (d *Disk) arm(at time.Time) {
+	if !d.mu.armed.IsZero() && !at.Before(d.mu.armed) {
+		return
+	}
+	if d.mu.timer == nil {
+		d.work.Add(1)
+		d.mu.armed = at
+		d.mu.timer = time.AfterFunc(time.Until(at), d.tick)
+		return
+	}
+	// A timer that is set owns one count of d.work, which its tick gives back.
+	if !d.mu.timer.Stop() {
+		d.work.Add(1)
+	}
+	d.mu.armed = at
+	d.mu.timer.Reset(time.Until(at))
+}
+
+// tick submits the logs that have something due.
+func (d *Disk) tick() {
+	defer d.work.Done()
+	var due []*Log
+	d.mu.Lock()
+	d.mu.armed = time.Time{}
+	now := time.Now()
+	var next time.Time
+	for l := range d.mu.timed {
+		ripe, n := l.agenda.ripe(now)
+		if ripe {
+			due = append(due, l)
+		}
+		if n.IsZero() {
+			delete(d.mu.timed, l)
+		} else if next.IsZero() || n.Before(next) {
+			next = n
+		}
+	}
+	if !next.IsZero() && !d.mu.closed {
+		// Logs that become due together are found together.
+		d.arm(later(next, now.Add(sweepGap)))
+	}
+	d.mu.Unlock()
+	for _, l := range due {
+		d.submit(l)
+	}
+}
+
+// sweepGap is the least time between two looks at what is due.
+const sweepGap = 2 * time.Millisecond
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// getGroup gives an empty group.
+func (d *Disk) getGroup() *Group { return d.groups.Get().(*Group) }
+
+func (d *Disk) putGroup(g *Group) {
+	clear(g.Batches)
+	buf, batches := g.buf[:0], g.Batches[:0]
+	if cap(buf) > maxKeptBuffer {
+		buf = nil
+	}
+	if cap(batches) > groupBatches {
+		batches = nil
+	}
+	*g = Group{buf: buf, Batches: batches}
+	d.groups.Put(g)
+}

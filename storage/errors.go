@@ -1,0 +1,123 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors a caller branches on. What happened to the records is in their words:
+// ErrNotWritten, ErrDiskFull, ErrQueueFull, ErrClosed and *PoisonedError mean that
+// none of the batch's records is or will be in the log; ErrUnknownOutcome means
+// that they may be.
+var (
+	// ErrClosed reports a log that was closed, or a disk that was.
+	ErrClosed = errors.New("storage: log is closed")
+	// ErrQueueFull reports that too much is waiting to be written; to be retried
+	// after something completed.
+	ErrQueueFull = errors.New("storage: append queue is full")
+	// ErrUnknownOutcome reports that a batch has its place but may not survive, or
+	// that the caller stopped waiting before the outcome was known.
+	ErrUnknownOutcome = errors.New("storage: outcome unknown")
+	// ErrNotWritten reports that a write failed and that what it left behind was
+	// cut off, the cut being on the device.
+	ErrNotWritten = errors.New("storage: not written")
+	// ErrDiskFull reports that the disk has less room than its reserve, or none.
+	ErrDiskFull = errors.New("storage: disk full")
+	// ErrEmptyBatch reports a batch with neither records nor a barrier.
+	ErrEmptyBatch = errors.New("storage: batch without records")
+)
+
+// PoisonedError reports that a flush, or the cut after a failed write, failed.
+// Nothing is appended until the log is reopened; reads still work.
+type PoisonedError struct {
+	Op    string // what failed: "flush", "cut", "seal"
+	Cause error
+}
+
+func (e *PoisonedError) Error() string {
+	return fmt.Sprintf("storage: log is poisoned: %s: %v", e.Op, e.Cause)
+}
+
+// Unwrap gives what the file system said.
+func (e *PoisonedError) Unwrap() error { return e.Cause }
+
+// TrimmedError reports that a record existed and is gone.
+type TrimmedError struct {
+	Requested Offset
+	Oldest    Offset // the oldest that can be read
+}
+
+func (e *TrimmedError) Error() string {
+	return fmt.Sprintf("storage: offset %d was trimmed; the oldest is %d", e.Requested, e.Oldest)
+}
+
+// OffsetMismatchError refuses a batch whose expected offset is not the next one.
+type OffsetMismatchError struct {
+	Expected Offset
+	Tail     Offset // the next offset to be given
+}
+
+func (e *OffsetMismatchError) Error() string {
+	return fmt.Sprintf("storage: expected offset %d, the next is %d", e.Expected, e.Tail)
+}
+
+// RecordTooLargeError refuses a record over the log's limit.
+type RecordTooLargeError struct {
+	Size int // bytes of the record's payload and publisher
+	Max  int
+}
+
+func (e *RecordTooLargeError) Error() string {
+	return fmt.Sprintf("storage: record of %d bytes exceeds the limit of %d", e.Size, e.Max)
+}
+
+// BatchTooLargeError refuses a batch that no single write can hold.
+type BatchTooLargeError struct {
+	Size int64 // encoded bytes
+	Max  int64
+}
+
+func (e *BatchTooLargeError) Error() string {
+	return fmt.Sprintf("storage: batch of %d encoded bytes exceeds the limit of %d; split it", e.Size, e.Max)
+}
+
+// DamagedError reports that stored bytes are not what was written. From Open it
+// means that the log was refused and that every byte is as it was found.
+type DamagedError struct {
+	Dir    string
+	Advice string // what an operator can do
+	Cause  error  // usually a *Corruption
+}
+
+func (e *DamagedError) Error() string {
+	s := fmt.Sprintf("storage: %s: damaged: %v", e.Dir, e.Cause)
+	if e.Advice != "" {
+		s += "; " + e.Advice
+	}
+	return s
+}
+
+// Unwrap gives the damage itself.
+func (e *DamagedError) Unwrap() error { return e.Cause }
+
+// MismatchError refuses shipped records that do not continue this log. The leader
+// steps back to what it says and tries again.
+type MismatchError struct {
+	Reason         string
+	Tail           Offset     // one past this log's last record
+	LastGeneration Generation // of the newest generation start in it, 0 if none
+	LastStart      Offset     // where that generation starts
+}
+
+func (e *MismatchError) Error() string {
+	return fmt.Sprintf("storage: shipped records do not continue the log: %s (tail %d, generation %d from %d)",
+		e.Reason, e.Tail, e.LastGeneration, e.LastStart)
+}
+
+// OptionError names a setting that cannot be.
+type OptionError struct {
+	Name   string
+	Reason string
+}
+
+func (e *OptionError) Error() string { return "storage: option " + e.Name + ": " + e.Reason }

@@ -1,0 +1,174 @@
+package storage
+
+// The pump. All work on batches is one of three actions, and which one is next is
+// decided in one place, under the mutex. Whoever does an action decides anew after it;
+// who wants to leave while there is work hands it to a waiting appender or to the log's
+// runner. So work that can be done is never without somebody who will do it:
+//
+//	choose() != actNone  =>  pumps > 0, or the holder of a token will call resume.
+
+type action uint8
+
+const (
+	actNone  action = iota
+	actApply        // complete groups whose outcome is known
+	actFlush        // flush what is written, under OnCommit
+	actWrite        // write a group
+)
+
+// duty bounds what a goroutine does in the pump.
+type duty struct {
+	own     *waiter // leaves once this one is done
+	limited bool    // leaves after writes and flushes are used up
+	writes  int
+	flushes int
+	noFlush bool // leaves flushes to others
+	runner  bool // it is the log's runner
+}
+
+func (d *duty) over() bool {
+	if d.own != nil {
+		return d.own.done()
+	}
+	return d.limited && (d.writes <= 0 || d.flushes <= 0)
+}
+
+const (
+	// overlapBytes is how much must wait for it to be written while a flush is under
+	// way. Less is written with what comes until the flush ends: one write instead of
+	// many, and no later on the device.
+	overlapBytes = 256 << 10
+	// driveWrites is how many groups a Drive writes before it leaves the rest to the
+	// runner.
+	driveWrites = 8
+)
+
+// choose says what can be done now. l.mu is held.
+func (l *Log) choose(d *duty) action {
+	m := &l.mu
+	if m.exclusive || m.exclusives > 0 {
+		return actNone
+	}
+	if m.apply.head != nil && !m.applying {
+		return actApply
+	}
+	if m.state != StateServing {
+		return actNone
+	}
+	unflushed := m.unstable.head != nil
+	if unflushed && !m.flushing && !d.noFlush {
+		return actFlush
+	}
+	if m.queue.n > 0 && !m.pen {
+		if l.opt.Fsync == OnCommit && m.flushing && m.queue.bytes < overlapBytes {
+			return actNone
+		}
+		return actWrite
+	}
+	return actNone
+}
+
+// pump works until there is nothing to do or d is over. l.mu is held, and the caller
+// counted in m.pumps; pump releases both.
+func (l *Log) pump(d *duty) {
+	m := &l.mu
+	for {
+		act := l.choose(d)
+		if act == actNone || act != actApply && d.over() {
+			break
+		}
+		switch act {
+		case actApply:
+			l.applyGroups()
+		case actFlush:
+			d.flushes--
+			l.flushGroups()
+		case actWrite:
+			d.writes--
+			l.writeGroup()
+		}
+	}
+	m.pumps--
+	if d.runner {
+		m.runner = false
+	}
+	l.resume()
+	m.Unlock()
+}
+
+// resume finds somebody for work that nobody will look at. l.mu is held.
+func (l *Log) resume() {
+	if l.opt.Manual || l.choose(&duty{}) == actNone || l.mu.pumps > 0 {
+		return
+	}
+	if b := l.mu.queue.head; b != nil && b.w != nil {
+		switch b.w.state.Load() {
+		case waiterRuns, waiterParked:
+			l.mu.pumps++
+			b.w.duty.Store(true)
+			b.w.wake()
+			return
+		}
+	}
+	l.mu.pumps++
+	l.startRunner()
+}
+
+// startRunner has a goroutine of the log pump, which is already counted in m.pumps.
+// l.mu is held.
+func (l *Log) startRunner() {
+	if l.mu.runner {
+		l.mu.pumps--
+		return
+	}
+	l.mu.runner = true
+	l.work.Add(1)
+	go func() {
+		defer l.work.Done()
+		l.mu.Lock()
+		l.pump(&duty{runner: true})
+	}()
+}
+
+// Drive does queued work. Inline, the caller writes some groups and, under OnCommit,
+// flushes once, unless another goroutine is at it; what is left goes to a goroutine of
+// the log. Not inline, the caller only writes, and flushes are left to that goroutine.
+func (l *Log) Drive(inline bool) {
+	l.mu.Lock()
+	d := duty{limited: true, writes: driveWrites, flushes: 1, noFlush: !inline}
+	if l.opt.Manual || l.choose(&d) == actNone {
+		l.resume()
+		l.mu.Unlock()
+		return
+	}
+	l.mu.pumps++
+	l.pump(&d)
+}
+
+// Step does one unit of work of a log in Manual mode: it completes groups, flushes,
+// writes a group, or does one piece of background work that is due. It says whether
+// there was any. The order of its choices is fixed, so that one script gives one
+// history.
+func (l *Log) Step() bool {
+	if !l.opt.Manual {
+		return false
+	}
+	return l.work1() || l.tendStep()
+}
+
+// work1 does one action of the pump.
+func (l *Log) work1() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch l.choose(&duty{}) {
+	case actApply:
+		l.applyGroups()
+	case actFlush:
+		l.flushGroups()
+	case actWrite:
+		l.writeGroup()
+	default:
+		return false
+	}
+	return true
+}
