@@ -22,6 +22,9 @@ type Setting struct {
 // Value is the setting's present value in the form the table reads.
 func (s *Setting) Value() string { return s.get() }
 
+// Set reads text into the setting; the error says what is allowed.
+func (s *Setting) Set(text string) error { return s.set(text) }
+
 // Settings binds the table to o. The order is the one `felix config` prints.
 func Settings(o *Options) []Setting {
 	t := builder{}

@@ -191,8 +191,8 @@ func (n *Node) serverEvents() server.Events {
 		OnDisconnect: n.metrics.Disconnected,
 		OnRefused:    func(r server.Refusal) { n.metrics.Refused(string(r)) },
 		OnPaused:     func(p server.Pause) { n.metrics.Paused(string(p)) },
-		OnPublished: func(records, bytes int, err error) {
-			n.metrics.Published(records, bytes, 0, broker.Failure(err))
+		OnPublished: func(p server.Published) {
+			n.metrics.Published(obs.Publish{Records: p.Records, Bytes: p.Bytes, Took: p.Took, Durable: p.Durable, Failure: broker.Failure(p.Err)})
 		},
 		OnDelivered: n.metrics.Delivered,
 	}

@@ -15,16 +15,28 @@ const (
 	resultUnknown = "unknown" // it may have been done
 )
 
-// Published counts a settled publish: took is its time in the broker, 0 if it was
-// not measured, failure nil for success.
-func (m *Metrics) Published(records, bytes int, took time.Duration, failure *wire.Failure) {
-	if took > 0 {
-		m.publishDuration.Observe(took.Seconds())
+// Publish is a publish that was settled.
+type Publish struct {
+	Records int
+	Bytes   int           // of payload
+	Took    time.Duration // in the broker; 0 if it never reached its shard
+	Durable bool          // its stream is
+	Failure *wire.Failure // nil for success
+}
+
+// Published counts a settled publish. It allocates nothing.
+func (m *Metrics) Published(p Publish) {
+	if p.Took > 0 {
+		m.publishDuration.Observe(p.Took.Seconds())
+		if p.Durable {
+			m.appendDuration.Observe(p.Took.Seconds())
+		}
 	}
+	failure := p.Failure
 	if failure == nil {
 		m.publishes.Inc()
-		m.records.Add(float64(records))
-		m.bytes.Add(float64(bytes))
+		m.records.Add(float64(p.Records))
+		m.bytes.Add(float64(p.Bytes))
 		m.answer(answerKey{resultOK, 0}).Inc()
 		return
 	}

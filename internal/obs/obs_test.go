@@ -62,7 +62,7 @@ var typeLine = regexp.MustCompile(`(?m)^# TYPE (felix_\w+) (\w+)$`)
 func TestPromisedMetrics(t *testing.T) {
 	m := New("test")
 	require.NoError(t, m.Watch(allGauges()))
-	m.Published(1, 1, time.Millisecond, nil)
+	m.Published(Publish{Records: 1, Bytes: 1, Took: time.Millisecond})
 	m.Refused("x")
 	m.Paused("x")
 	text := scrape(t, m)
@@ -122,14 +122,15 @@ func TestStorageEventsMoveMetrics(t *testing.T) {
 
 func TestPublishesByResultAndCode(t *testing.T) {
 	m := New("test")
-	m.Published(16, 2048, time.Millisecond, nil)
-	m.Published(1, 10, 0, wire.NewFailure(wire.CodeOverloaded, "full").WithReason(wire.ReasonDiskFull))
-	m.Published(1, 10, 0, wire.NewFailure(wire.CodeStorage, "flush"))
+	m.Published(Publish{Records: 16, Bytes: 2048, Took: time.Millisecond, Durable: true})
+	m.Published(Publish{Records: 1, Bytes: 10, Failure: wire.NewFailure(wire.CodeOverloaded, "full").WithReason(wire.ReasonDiskFull)})
+	m.Published(Publish{Records: 1, Bytes: 10, Failure: wire.NewFailure(wire.CodeStorage, "flush")})
 	text := scrape(t, m)
 	for series, want := range map[string]string{
 		"felix_publishes_total":                                "1",
 		"felix_published_records_total":                        "16",
 		"felix_published_bytes_total":                          "2048",
+		"felix_storage_append_duration_seconds_count":          "1",
 		"felix_publish_duration_seconds_count":                 "1",
 		`felix_acks_total{code="",result="ok"}`:                "1",
 		`felix_acks_total{code="overloaded",result="refused"}`: "1",
@@ -162,8 +163,8 @@ func TestGauges(t *testing.T) {
 // A publish is counted without allocating: it is on the path of every publish.
 func TestGuardPublishedDoesNotAllocate(t *testing.T) {
 	m := New("test")
-	m.Published(1, 1, time.Millisecond, nil)
-	require.Zero(t, testing.AllocsPerRun(1000, func() { m.Published(1, 128, time.Millisecond, nil) }))
+	m.Published(Publish{Records: 1, Bytes: 1, Took: time.Millisecond})
+	require.Zero(t, testing.AllocsPerRun(1000, func() { m.Published(Publish{Records: 1, Bytes: 128, Took: time.Millisecond, Durable: true}) }))
 }
 
 func TestLogFormats(t *testing.T) {

@@ -158,9 +158,20 @@ type Events struct {
 	// OnRequest counts requests by type, binary publishes as "publish_batch".
 	OnRequest func(kind string)
 	// OnPublished counts settled publishes.
-	OnPublished func(records, bytes int, err error)
+	OnPublished func(Published)
 	// OnDelivered counts what subscriptions wrote.
 	OnDelivered func(events, bytes int)
+}
+
+// Published is a publish that was settled.
+type Published struct {
+	Records int
+	Bytes   int // of payload
+	// Took is the time from its hand-over to the shard to its outcome, zero for one that
+	// was refused before.
+	Took    time.Duration
+	Durable bool // its stream is
+	Err     error
 }
 
 func (e *Events) refused(r Refusal) {

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/broker"
@@ -38,6 +39,9 @@ type publication struct {
 	requestID uint64
 	// size is what it takes of the connection's bytes in flight.
 	size int
+	// began is when it was handed to its shard, zero if nobody asks or it was not.
+	began   time.Time
+	durable bool
 	// done: settled, and waiting for its turn to be answered.
 	done bool
 }
@@ -213,6 +217,9 @@ func (s *session) publish(p *publication, size int, to *route) {
 		s.out.hold()
 	}
 	p.size = size
+	if s.server.events.OnPublished != nil {
+		p.began, p.durable = time.Now(), shard.Durable()
+	}
 	p.Payloads = p.frame.Payloads
 	p.Publisher = s.publisher()
 	p.User = p
@@ -271,7 +278,11 @@ func published(b *partition.Publish) {
 // settle answers p, in its turn, and gives back what it held.
 func (s *session) settle(p *publication) {
 	if f := s.server.events.OnPublished; f != nil {
-		f(len(p.frame.Payloads), p.size, p.Err)
+		done := Published{Records: len(p.frame.Payloads), Bytes: p.size, Durable: p.durable, Err: p.Err}
+		if !p.began.IsZero() {
+			done.Took = time.Since(p.began)
+		}
+		f(done)
 	}
 	if p.isHeld {
 		p.held.Release()
