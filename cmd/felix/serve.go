@@ -42,7 +42,7 @@ func (e *environment) serve(c *cobra.Command) error {
 	file := e.opts.contextFile
 	if file == "" {
 		if file, err = config.ContextPath(e.getenv); err != nil {
-			log.Warn("no context file is written", "err", err)
+			log.Warn("no context file is written", "error", err)
 			file = ""
 		}
 	}
@@ -58,12 +58,12 @@ func (e *environment) serve(c *cobra.Command) error {
 	case <-ctx.Done():
 		log.Info("stopping", "within", cfg.Options.Shutdown.Timeout.String())
 	case failure = <-n.Failed():
-		log.Error("stopping: a part of the broker ended by itself", "err", failure)
+		log.Error("stopping: a part of the broker ended by itself", "error", failure)
 	}
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Options.Shutdown.Timeout)
 	defer cancel()
 	if err := n.Stop(stop); err != nil {
-		log.Error("stopped with errors", "err", err)
+		log.Error("stopped with errors", "error", err)
 		return fmt.Errorf("stop: %w", err)
 	}
 	log.Info("stopped")

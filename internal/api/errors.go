@@ -94,7 +94,7 @@ func answerOf(err error) (e *apiError, known bool) {
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	e, known := answerOf(err)
 	if !known {
-		s.o.Log.Error("http request", "method", r.Method, "path", r.URL.Path, "err", err)
+		s.o.Log.Error("http request", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	switch e.status {
 	case http.StatusUnauthorized:

@@ -179,6 +179,6 @@ func reply(w http.ResponseWriter, status int, body any) {
 
 func (s *Server) gone(r *http.Request, err error) {
 	if err != nil {
-		s.o.Log.Debug("client left before the answer", "path", r.URL.Path, "err", err)
+		s.o.Log.Debug("client left before the answer", "path", r.URL.Path, "error", err)
 	}
 }

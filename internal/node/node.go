@@ -170,6 +170,21 @@ func (n *Node) report() {
 	}
 }
 
+// reportStrays warns of files among the shards' directories. The directories are the
+// broker's to judge.
+func (n *Node) reportStrays() error {
+	entries, err := n.o.FS.ReadDir(n.plan.root)
+	if err != nil {
+		return &DirError{Dir: n.plan.root, Err: cause(err), Hint: hint(err)}
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			n.log.Warn("file among the shards is not Felix's and is left alone", "dir", n.plan.root, "file", e.Name())
+		}
+	}
+	return nil
+}
+
 // startHTTP brings the HTTP listener up: health and metrics from now on.
 func (n *Node) startHTTP() error {
 	c := &n.o.Config.HTTP
@@ -253,6 +268,9 @@ func (n *Node) openBroker(ctx context.Context) error {
 		if err := mkdirDurable(n.o.FS, n.plan.root); err != nil {
 			return &DirError{Dir: n.plan.root, Err: cause(err), Hint: hint(err)}
 		}
+		if err := n.reportStrays(); err != nil {
+			return err
+		}
 		var err error
 		n.disk, err = storage.NewDisk(storage.DiskOptions{
 			FS: n.o.FS, Dir: n.plan.root, MaxFlushes: n.plan.disk.maxFlushes, MaxOpenFiles: n.plan.disk.maxOpenFiles,
@@ -315,7 +333,7 @@ func (n *Node) writeContext() {
 	changed, err := writeContext(n.o.ContextFile, n.data, n.creds, n.ClientAddr(), n.HTTPURL())
 	switch {
 	case err != nil:
-		n.log.Warn("context file not written: commands need flags", "file", n.o.ContextFile, "err", err)
+		n.log.Warn("context file not written: commands need flags", "file", n.o.ContextFile, "error", err)
 	case changed:
 		n.log.Info("context file written: commands of this user need no flags", "file", n.o.ContextFile, "context", config.LocalContext)
 	}
@@ -331,7 +349,7 @@ func (n *Node) follow() {
 		return
 	}
 	if err := n.data.Recovered(); err != nil {
-		n.log.Error("node.json cannot be written: a further start would judge damage as after this one", "err", err)
+		n.log.Error("node.json cannot be written: a further start would judge damage as after this one", "error", err)
 	}
 	ready := "ready"
 	was := "recovering"
@@ -372,12 +390,12 @@ func (n *Node) Reload() {
 			continue
 		}
 		if changed, err := c.Reload(); err != nil {
-			n.log.Error("certificate not read again; the one in use stays", "err", err)
+			n.log.Error("certificate not read again; the one in use stays", "error", err)
 		} else if changed {
 			n.log.Info("certificate replaced", "not_after", c.Leaf().NotAfter)
 		}
 	}
 	if err := n.creds.keys.Reload(); err != nil {
-		n.log.Error("signing keys not read again; those in use stay", "err", err)
+		n.log.Error("signing keys not read again; those in use stay", "error", err)
 	}
 }

@@ -15,7 +15,7 @@ func (n *Node) Stop(ctx context.Context) error {
 		n.setStatus("draining")
 		n.api.Close()
 		if err := n.server.Drain(ctx); err != nil {
-			n.log.Warn("clients were cut off at the end of the time to stop", "err", err)
+			n.log.Warn("clients were cut off at the end of the time to stop", "error", err)
 		}
 		n.serving()
 		n.stopErr = n.close(ctx)

@@ -80,7 +80,7 @@ func (n *Node) gauges() obs.Gauges {
 		g.Disk = func() (free, reserve int64) {
 			free, reserve, err := n.room()
 			if err != nil {
-				n.log.Warn("free room not known", "dir", n.plan.root, "err", err)
+				n.log.Warn("free room not known", "dir", n.plan.root, "error", err)
 			}
 			return free, reserve
 		}
@@ -147,22 +147,9 @@ func (n *Node) diskEvents() storage.DiskEvents {
 
 func (n *Node) brokerEvents() broker.Events {
 	return broker.Events{
-		OnState: func(shard string, state partition.State, err error) {
-			switch {
-			case err != nil:
-				n.log.Error("shard is out of service", "shard", shard, "state", state.String(), "err", err)
-			default:
-				n.log.Debug("shard", "shard", shard, "state", state.String())
-			}
-		},
-		OnSetAside: func(shard, movedTo string, found, want uint64) {
-			n.log.Warn("directory belongs to an earlier stream of the name and was set aside", "shard", shard, "moved_to", movedTo, "found", found, "want", want)
-		},
-		OnAdopted: func(shard, dir string) {
-			n.log.Warn("directory does not say whose it is and was taken as the shard's", "shard", shard, "dir", dir)
-		},
-		OnOrphan: func(dir string) {
-			n.log.Warn("directory belongs to no stream and is left alone", "dir", dir)
+		// What the broker says itself, with the reason, is not said twice.
+		OnState: func(shard string, state partition.State, _ error) {
+			n.log.Debug("shard", "shard", shard, "state", state.String())
 		},
 		OnRemoved: func(dir string) { n.log.Info("directory of a deleted stream removed", "dir", dir) },
 		OnProgress: func(p broker.Progress) {
@@ -179,7 +166,7 @@ func (n *Node) brokerEvents() broker.Events {
 				n.log.Debug("producers read back from the log", "shard", shard, "from", from, "to", to)
 			},
 			OnSnapshotError: func(shard string, err error) {
-				n.log.Warn("producer snapshot not written; it is tried again", "shard", shard, "err", err)
+				n.log.Warn("producer snapshot not written; it is tried again", "shard", shard, "error", err)
 			},
 		},
 	}

@@ -17,7 +17,7 @@ func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
 		},
 		OnSyncFailure: func(shard string, err error) {
 			m.syncFailures.Inc()
-			log.Error("flush failed: what it covered may not survive a power cut", "shard", shard, "err", err)
+			log.Error("flush failed: what it covered may not survive a power cut", "shard", shard, "error", err)
 		},
 		OnRoll: func(shard string, sealed, active storage.Descriptor) {
 			m.rolls.Inc()
@@ -43,7 +43,7 @@ func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
 		},
 		OnPoison: func(shard string, err *storage.PoisonedError) {
 			m.poisoned.Inc()
-			log.Error("log takes no appends until it is reopened", "shard", shard, "err", err)
+			log.Error("log takes no appends until it is reopened", "shard", shard, "error", err)
 		},
 		OnReopen: func(shard string) {
 			log.Info("log serves again", "shard", shard)
@@ -60,7 +60,7 @@ func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
 			log.Warn("index made again from its segment", "shard", shard, "segment", id, "reason", reason)
 		},
 		OnBackgroundError: func(shard, op string, err error) {
-			log.Warn("background work failed and is tried again", "shard", shard, "op", op, "err", err)
+			log.Warn("background work failed and is tried again", "shard", shard, "op", op, "error", err)
 		},
 	}
 }
