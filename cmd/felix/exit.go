@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/felixlog/felix/client"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -55,6 +56,8 @@ func exitCode(err error) int {
 		return known.code
 	case !errors.As(err, &ran):
 		return exitUsage
+	case clientExit(err) != exitOK:
+		return clientExit(err)
 	case errors.As(err, &failure):
 		switch failure.Code {
 		case wire.CodeNotFound:
@@ -69,6 +72,26 @@ func exitCode(err error) int {
 		return exitUnreachable
 	}
 	return exitOther
+}
+
+// clientExit is the code of what the client reports, exitOK for other errors.
+func clientExit(err error) int {
+	for _, k := range []struct {
+		kind error
+		code int
+	}{
+		{client.ErrOutcomeUnknown, exitOther}, {client.ErrNotFound, exitMissing},
+		{client.ErrUnauthenticated, exitRefused}, {client.ErrForbidden, exitRefused}, {client.ErrInvalidRequest, exitRefused},
+		{client.ErrShardUnavailable, exitRefused}, {client.ErrOverloaded, exitRefused}, {client.ErrLimitExceeded, exitRefused},
+		{client.ErrStaleClaim, exitRefused}, {client.ErrCursorTooOld, exitRefused}, {client.ErrInFuture, exitRefused},
+		{client.ErrOffsetMismatch, exitRefused}, {client.ErrTooLarge, exitRefused}, {client.ErrUnsupported, exitRefused},
+		{client.ErrUnavailable, exitUnreachable}, {client.ErrConnectionLost, exitUnreachable},
+	} {
+		if errors.Is(err, k.kind) {
+			return k.code
+		}
+	}
+	return exitOK
 }
 
 // isTLS reports a handshake that failed: somebody is there, but nobody we trust.

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/felixlog/felix/client"
+)
+
+// maxMessage bounds one message read from a file or standard input, in bytes.
+const maxMessage = 64 << 20
+
+type pubFlags struct {
+	key, file, ack           string
+	shard, count             int
+	whole, idempotent, keyed bool
+	sharded                  bool
+}
+
+func (e *environment) pubCommand() *cobra.Command {
+	f := &pubFlags{}
+	c := &cobra.Command{
+		Use:   "pub STREAM [MESSAGE]",
+		Short: "Publish records",
+		Long: "Publish one message, or each line of standard input or of a file. Each publish waits for its answer and prints the\n" +
+			"record's offset. A publish that failed ends the command; the message says whether it may have been applied.",
+		Example: "  felix pub orders hello\n  felix pub orders --key customer-7 hello\n  cat events.jsonl | felix pub orders\n  felix pub images --file cat.jpg --whole",
+		Args:    cobra.RangeArgs(1, 2),
+	}
+	c.RunE = ran(func(c *cobra.Command, args []string) error {
+		f.keyed, f.sharded = c.Flags().Changed("key"), c.Flags().Changed("shard")
+		return e.publish(c.Context(), f, args)
+	})
+	fs := c.Flags()
+	fs.StringVar(&f.key, "key", "", "records with one key share a shard and keep their order")
+	fs.IntVar(&f.shard, "shard", 0, "shard to publish to")
+	fs.StringVar(&f.file, "file", "", "read messages from this file")
+	fs.BoolVar(&f.whole, "whole", false, "the file or standard input is one message, not one a line")
+	fs.IntVar(&f.count, "count", 1, "publish the message so many times")
+	fs.StringVar(&f.ack, "ack", "per_message", "per_message: wait for each answer; none: wait for all at the end")
+	fs.BoolVar(&f.idempotent, "idempotent", false, "send again under the same sequence until answered: in the log once")
+	complete(c, "ack", "per_message", "none")
+	return c
+}
+
+func (e *environment) publish(ctx context.Context, f *pubFlags, args []string) error {
+	if err := checkName("stream", args[0]); err != nil {
+		return err
+	}
+	if _, err := oneOf("--ack", f.ack, "per_message", "none"); err != nil {
+		return err
+	}
+	switch {
+	case len(args) == 2 && (f.file != "" || f.whole):
+		return usagef("a message and --file or --whole exclude each other")
+	case f.keyed && f.sharded:
+		return usagef("--key and --shard exclude each other")
+	case f.count < 1:
+		return usagef("--count %d: at least 1", f.count)
+	case f.shard < 0:
+		return usagef("--shard %d: shards are counted from 0", f.shard)
+	}
+	next, done, err := e.messages(f, args)
+	if err != nil {
+		return err
+	}
+	defer done()
+	c, _, err := e.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	delivery := client.AtMostOnce
+	if f.idempotent {
+		delivery = client.Idempotent
+	}
+	p, err := c.Producer(args[0], client.WithDelivery(delivery))
+	if err != nil {
+		return err
+	}
+	var opts []client.PublishOption
+	if f.keyed {
+		opts = append(opts, client.WithKey([]byte(f.key)))
+	}
+	if f.sharded {
+		opts = append(opts, client.ToShard(f.shard))
+	}
+	out := bufio.NewWriter(e.out)
+	// What was acknowledged is printed also when a later one fails.
+	defer out.Flush()
+	bar := e.progress("published", -1)
+	defer bar.end()
+	if f.ack == "none" {
+		return publishAll(ctx, p, next, opts, bar)
+	}
+	for {
+		payload, err := next()
+		if errors.Is(err, io.EOF) {
+			return p.Close(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		ack, err := p.Publish(ctx, payload, opts...)
+		if err != nil {
+			return err
+		}
+		bar.add(1)
+		if err := e.printAck(out, args[0], ack); err != nil {
+			return err
+		}
+	}
+}
+
+// publishAll puts everything under way and then waits; the first failure counts.
+func publishAll(ctx context.Context, p *client.Producer, next func() ([]byte, error), opts []client.PublishOption, bar *progress) error {
+	// The producer bounds what is under way by bytes; futures are looked at in order,
+	// so that a failure ends the reading of input soon.
+	const window = 1024
+	var open []client.Future
+	for {
+		payload, err := next()
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		ended := err != nil
+		if !ended {
+			future, err := p.Send(ctx, payload, opts...)
+			if err != nil {
+				return err
+			}
+			open = append(open, future)
+		}
+		for len(open) > 0 && (ended || len(open) > window) {
+			if _, err := open[0].Wait(ctx); err != nil {
+				return err
+			}
+			open = open[1:]
+			bar.add(1)
+		}
+		if ended {
+			return p.Close(ctx)
+		}
+	}
+}
+
+// ackLine is an acknowledged record with --json; Offset is null when the stream
+// gives none.
+type ackLine struct {
+	Stream string  `json:"stream"`
+	Shard  int     `json:"shard"`
+	Offset *uint64 `json:"offset"`
+}
+
+func (e *environment) printAck(out *bufio.Writer, stream string, ack client.Ack) error {
+	line := ackLine{Stream: stream, Shard: ack.Shard}
+	text := "-"
+	if ack.HasOffset {
+		line.Offset = &ack.Offset
+		text = fmt.Sprint(ack.Offset)
+	}
+	if e.opts.json {
+		printJSON(out, line)
+	} else {
+		fmt.Fprintln(out, text)
+	}
+	// A reader at the other end of a pipe sees each answer when it comes.
+	return out.Flush()
+}
+
+// messages gives the payloads to publish, io.EOF at their end.
+func (e *environment) messages(f *pubFlags, args []string) (next func() ([]byte, error), done func(), err error) {
+	done = func() {}
+	if len(args) == 2 {
+		return repeat([]byte(args[1]), f.count), done, nil
+	}
+	in := e.in
+	if f.file != "" {
+		file, err := os.Open(f.file)
+		if err != nil {
+			return nil, nil, &exitError{exitUsage, err}
+		}
+		// Opened for reading: nothing can be lost at close.
+		in, done = file, func() { file.Close() }
+	}
+	if f.whole {
+		raw, err := io.ReadAll(io.LimitReader(in, maxMessage+1))
+		if err == nil && len(raw) > maxMessage {
+			err = usagef("message is over %d bytes", maxMessage)
+		}
+		if err != nil {
+			done()
+			return nil, nil, err
+		}
+		return repeat(raw, f.count), done, nil
+	}
+	if f.count != 1 {
+		done()
+		return nil, nil, usagef("--count is for one message: give it as an argument, or --whole")
+	}
+	lines := bufio.NewReaderSize(in, 64<<10)
+	return func() ([]byte, error) { return readLine(lines) }, done, nil
+}
+
+func repeat(payload []byte, n int) func() ([]byte, error) {
+	return func() ([]byte, error) {
+		if n == 0 {
+			return nil, io.EOF
+		}
+		n--
+		return payload, nil
+	}
+}
+
+// readLine reads one line without its end; a last line needs none.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(line)+len(part) > maxMessage {
+			return nil, usagef("a line is over %d bytes", maxMessage)
+		}
+		line = append(line, part...)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case errors.Is(err, io.EOF) && len(line) > 0:
+			return line, nil
+		case err != nil:
+			return nil, err
+		}
+		return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r")), nil
+	}
+}
