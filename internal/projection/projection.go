@@ -1,0 +1,163 @@
+package projection
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
+)
+
+// Change is what one record says of one key.
+type Change struct {
+	Key     []byte
+	Delete  bool
+	Expires Millis
+	// Version is the offset of the put that made the value: the record's own offset,
+	// or the origin that a compaction copy carries.
+	Version segment.Offset
+}
+
+// Codec reads changes out of records. The owner of the log gives it; it is a pure
+// function of the bytes.
+type Codec interface {
+	// Changes calls f for each key that rec decides, in order. A record that decides
+	// none (a generation start) calls nothing. A body it cannot read is an error
+	// naming what is wrong with it; the projection adds where.
+	Changes(rec *segment.Record, f func(Change) error) error
+}
+
+// UnreadableError is a record whose body the codec refuses. Nothing at or after it
+// is applied.
+type UnreadableError struct {
+	Offset segment.Offset
+	Err    error
+}
+
+func (e *UnreadableError) Error() string {
+	return fmt.Sprintf("projection: record %d: %v", e.Offset, e.Err)
+}
+
+func (e *UnreadableError) Unwrap() error { return e.Err }
+
+// OrderError is a record handed over out of order.
+type OrderError struct{ Offset, Want segment.Offset }
+
+func (e *OrderError) Error() string {
+	return fmt.Sprintf("projection: record %d applied where %d was next", e.Offset, e.Want)
+}
+
+// Projection is a log read as key to latest record.
+type Projection struct {
+	codec Codec
+	mu    struct {
+		sync.RWMutex
+		index   *Index
+		applied segment.Offset
+	}
+}
+
+// New returns an empty projection whose next record is at from.
+func New(codec Codec, from segment.Offset) *Projection {
+	p := &Projection{codec: codec}
+	p.mu.index = NewIndex()
+	p.mu.applied = from
+	return p
+}
+
+// Applied is one past the last record applied.
+func (p *Projection) Applied() segment.Offset {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.mu.applied
+}
+
+// Get returns where the newest record of key is. A key whose deadline has passed is
+// still found; the caller compares Expires with its clock.
+func (p *Projection) Get(key []byte) (Ref, bool) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.mu.index.Get(key)
+}
+
+// View calls f with the index, which f must neither change nor keep.
+func (p *Projection) View(f func(*Index)) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	f(p.mu.index)
+}
+
+// Apply takes the next record. A record before Applied is passed over, since catching
+// up may have met it already; one after it is an *OrderError.
+func (p *Projection) Apply(rec *segment.Record) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.applyLocked(rec)
+}
+
+func (p *Projection) applyLocked(rec *segment.Record) error {
+	if rec.Offset < p.mu.applied {
+		return nil
+	}
+	if rec.Offset > p.mu.applied {
+		return &OrderError{Offset: rec.Offset, Want: p.mu.applied}
+	}
+	err := p.codec.Changes(rec, func(c Change) error {
+		if c.Delete {
+			p.mu.index.Delete(c.Key)
+			return nil
+		}
+		_, _, err := p.mu.index.Put(c.Key, Ref{
+			Offset: rec.Offset, Version: c.Version, Expires: c.Expires, Size: uint32(rec.Size),
+		})
+		return err
+	})
+	if err != nil {
+		return &UnreadableError{Offset: rec.Offset, Err: err}
+	}
+	p.mu.applied++
+	return nil
+}
+
+// Source is the part of a log that reading needs.
+type Source interface {
+	Head() storage.Offset
+	Read(ctx context.Context, p *storage.Page, r storage.ReadRange) error
+}
+
+// CatchUp applies the records below end that were not applied yet, page by page. A
+// head that has moved past Applied (retention, a reset replica) is a
+// *storage.TrimmedError: the index cannot be trusted and the caller starts over.
+func (p *Projection) CatchUp(ctx context.Context, log Source, end segment.Offset, page *storage.Page) error {
+	for {
+		next := p.Applied()
+		if next >= end {
+			return nil
+		}
+		err := log.Read(ctx, page, storage.ReadRange{From: next, End: end, MaxBytes: catchUpBytes})
+		if err != nil {
+			return err
+		}
+		if len(page.Records) == 0 {
+			return nil
+		}
+		if err := p.applyPage(page); err != nil {
+			return err
+		}
+	}
+}
+
+// catchUpBytes bounds one page of CatchUp.
+const catchUpBytes = 1 << 20
+
+func (p *Projection) applyPage(page *storage.Page) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range page.Records {
+		if err := p.applyLocked(&page.Records[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
