@@ -27,6 +27,9 @@ func (l *Log) flushGroups() {
 	t := l.target()
 	m.Unlock()
 	err := l.flushTo(t)
+	if err != nil && !rules.PoisonOnFlushFailure.Holds() {
+		err = l.flushTo(t) // believing a flush after one that failed is the mistake
+	}
 	if err != nil {
 		l.flushFailed(err)
 	}
@@ -117,9 +120,7 @@ func (l *Log) flushFailed(err error) {
 	if f := l.opt.Events.OnSyncFailure; f != nil {
 		f(l.shard, err)
 	}
-	if rules.PoisonOnFlushFailure.Holds() {
-		l.poison("flush", err)
-	}
+	l.poison("flush", err)
 }
 
 // seal makes a segment that is no longer written what it will stay: flushed, trimmed of
@@ -251,7 +252,9 @@ func (l *Log) poison(op string, cause error) {
 	m.state = StatePoisoned
 	m.poison = err
 	l.failUnstable(fmt.Errorf("%w: %w", ErrUnknownOutcome, err))
-	l.failQueue(err)
+	if !m.pen { // who holds it does so, in order
+		l.failQueue(err)
+	}
 	l.freed()
 	m.Unlock()
 	if f := l.opt.Events.OnPoison; f != nil {

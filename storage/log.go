@@ -72,9 +72,10 @@ type Log struct {
 	pinned     atomic.Pointer[segmentFile]
 
 	// Of the tending token's holder.
-	markPos       filePos   // what durable.mark on disk says
-	pushed        filePos   // dirty data is pushed out up to here
-	prepareFailed SegmentID // the active segment whose next could not be made
+	markPos       filePos     // what durable.mark on disk says
+	pushed        filePos     // dirty data is pushed out up to here
+	prepareFailed SegmentID   // the active segment whose next could not be made
+	undropped     []SegmentID // trimmed and perhaps still on disk, oldest first
 	agenda        agenda
 	holds         holds
 

@@ -320,7 +320,7 @@ func (l *Log) install(r *recovery) {
 	}
 	l.allocated.Store(newest.size)
 	l.tendAt.Store(0)
-	l.prepareFailed, l.pushed = SegmentID(0), filePos{}
+	l.prepareFailed, l.pushed, l.undropped = SegmentID(0), filePos{}, nil
 	l.markPos = filePos{newest.id, newest.size}
 	l.dirtyBytes.Store(0)
 

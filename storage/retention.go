@@ -234,8 +234,7 @@ func (l *Log) rollActive() error {
 		err = l.roll(segment.MinVersion, l.pen.next)
 	}
 	m.Lock()
-	m.pen = false
-	l.freed()
+	l.putDownPen()
 	l.resume()
 	m.Unlock()
 	return err
@@ -244,8 +243,8 @@ func (l *Log) rollActive() error {
 // dropHead removes the n oldest segments. The tending token is held, so that only the pen
 // changes the list meanwhile.
 func (l *Log) dropHead(n int) (RetentionResult, error) {
-	if n == 0 {
-		return RetentionResult{Head: l.Head()}, nil
+	if err := l.removeUndropped(); n == 0 || err != nil {
+		return RetentionResult{Head: l.Head()}, err
 	}
 	old := l.list.Load().all[:n]
 	// A generation whose start goes is known from epochs alone afterwards.
@@ -259,27 +258,38 @@ func (l *Log) dropHead(n int) (RetentionResult, error) {
 	l.list.Store(sl)
 	l.mu.Unlock()
 	res := RetentionResult{Head: sl.head()}
-	var errs []error
 	for _, s := range old {
 		l.disk.indexes.drop(s)
 		s.handle.retire()
-		// The oldest first: what is left is a log after a stop here too.
-		if err := l.fs.Remove(filepath.Join(l.dir, segment.SegmentName(s.id))); err != nil {
-			errs = append(errs, err)
-			break
-		}
-		if err := l.fs.Remove(filepath.Join(l.dir, segment.IndexName(s.id))); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-		res.Segments++
+		l.undropped = append(l.undropped, s.id)
 		res.Bytes += s.size.Load()
 	}
-	errs = append(errs, l.fs.SyncDir(l.dir))
+	before := len(l.undropped)
+	err := l.removeUndropped()
+	res.Segments = before - len(l.undropped)
 	if f := l.opt.Events.OnTrim; f != nil && res.Segments > 0 {
 		f(l.shard, res)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return res, fmt.Errorf("storage: remove segments: %w", err)
+	return res, err
+}
+
+// removeUndropped removes the files of segments that are no longer in the list, the
+// oldest first and each for good before the next: what is left after a stop anywhere is
+// a log without a gap. What could not be removed is tried again before anything else is,
+// for the same reason. The tending token or all are held.
+func (l *Log) removeUndropped() error {
+	for len(l.undropped) > 0 {
+		id := l.undropped[0]
+		for _, name := range []string{segment.SegmentName(id), segment.IndexName(id)} {
+			if err := l.fs.Remove(filepath.Join(l.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("storage: remove segment: %w", err)
+			}
+		}
+		if err := l.fs.SyncDir(l.dir); err != nil {
+			return fmt.Errorf("storage: remove segment: %w", err)
+		}
+		l.undropped = l.undropped[1:]
 	}
-	return res, nil
+	l.undropped = nil
+	return nil
 }

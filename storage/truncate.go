@@ -60,6 +60,9 @@ func (l *Log) Reset(ctx context.Context, base Offset) error {
 		sl := l.list.Load()
 		keep := l.Written() > base
 		l.failAbove(0)
+		if err := l.removeUndropped(); err != nil {
+			return l.spoiled("reset", err)
+		}
 		if err := l.discardPrepared(); err != nil {
 			return l.spoiled("reset", err)
 		}

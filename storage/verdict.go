@@ -27,6 +27,7 @@ func (r *recovery) examine() error {
 	if err := r.dropEmptyBetween(); err != nil {
 		return err
 	}
+	r.endBeforeLostHeader()
 	for _, s := range r.segs {
 		if s.state != segment.HeaderGood {
 			return r.headerDamage(s)
@@ -88,8 +89,7 @@ func (r *recovery) past(id SegmentID, pos int64) bool {
 func (r *recovery) dropUnfinishedRolls() {
 	for len(r.segs) > 0 {
 		s := r.segs[len(r.segs)-1]
-		garbage := s.state == segment.HeaderBad && r.restarted && r.hasMark && s.id > r.mark.Segment &&
-			(s.damage.Kind == segment.HeaderChecksum || s.damage.Kind == segment.HeaderMagic)
+		garbage := s.state == segment.HeaderBad && r.headerNeverFlushed(s)
 		switch {
 		case r.below(s.id, 0):
 			return
@@ -101,6 +101,30 @@ func (r *recovery) dropUnfinishedRolls() {
 			return
 		}
 		r.segs = r.segs[:len(r.segs)-1]
+	}
+}
+
+// headerNeverFlushed says whether what stands for the header of s can be what a power cut
+// left of one that was written and not flushed.
+func (r *recovery) headerNeverFlushed(s *foundSegment) bool {
+	if !r.restarted || !r.hasMark || s.id <= r.mark.Segment {
+		return false
+	}
+	return s.state != segment.HeaderBad || s.damage.Kind == segment.HeaderChecksum || s.damage.Kind == segment.HeaderMagic
+}
+
+// endBeforeLostHeader ends the log before a segment whose header the power cut took,
+// though segments behind it have theirs: nothing flushed them in order.
+func (r *recovery) endBeforeLostHeader() {
+	for i, s := range r.segs {
+		if i == 0 || s.state == segment.HeaderGood {
+			continue
+		}
+		if r.headerNeverFlushed(s) {
+			r.lost = append(append([]*foundSegment(nil), r.segs[i:]...), r.lost...)
+			r.segs = r.segs[:i]
+		}
+		return
 	}
 }
 
@@ -301,7 +325,7 @@ func (r *recovery) missing() {
 		r.report.MayHaveLost = true
 		r.report.Lost = fmt.Sprintf("segment %d was on the device up to byte %d, the log ends in segment %d at byte %d: acknowledged records may be gone",
 			r.mark.Segment, r.mark.SyncedBytes, id, end)
-	case r.cut != nil && r.cut.lostAck:
+	case r.cut != nil && r.cut.lostAck, r.cut == nil && len(r.lost) > 0:
 		r.report.MayHaveLost = r.l.opt.Fsync != OnCommit || r.l.opt.RepairChecksumTail
 		r.report.Lost = "bytes that were never reported durable were cut: " + survives(r.l.opt.Fsync)
 	}

@@ -46,9 +46,8 @@ func (l *Log) writeGroup() {
 	g.Batches = m.queue.take(g.Batches)
 	m.lastBatch = len(g.Batches)
 	if m.lastBatch == 0 {
-		m.pen = false
 		l.disk.putGroup(g)
-		l.freed()
+		l.putDownPen()
 		return
 	}
 	m.Unlock()
@@ -57,18 +56,21 @@ func (l *Log) writeGroup() {
 		l.kick()
 	}
 	m.Lock()
-	if len(rest) > 0 {
-		if m.state == StateServing {
-			m.queue.putBack(rest)
-		} else {
-			m.apply.push(l.failedGroup(rest, m.refusal()))
-		}
-	}
 	for _, b := range g.Batches {
 		g.bytes += b.charge
 	}
 	l.publish(g)
-	m.pen = false
+	m.queue.putBack(rest)
+	l.putDownPen()
+}
+
+// putDownPen gives the pen back. If the log was poisoned meanwhile, what is queued gets
+// its outcome now, behind what the pen wrote. l.mu is held.
+func (l *Log) putDownPen() {
+	l.mu.pen = false
+	if l.mu.state == StatePoisoned {
+		l.failQueue(l.mu.poison)
+	}
 	l.freed()
 }
 
@@ -109,17 +111,6 @@ func (g *Group) fail(err error) {
 	for _, b := range g.Batches {
 		b.Err = err
 	}
-}
-
-// failedGroup is a group for batches that never got an offset.
-func (l *Log) failedGroup(bs []*Batch, err error) *Group {
-	g := l.disk.getGroup()
-	g.Batches = append(g.Batches, bs...)
-	for _, b := range bs {
-		g.bytes += b.charge
-	}
-	g.fail(err)
-	return g
 }
 
 // encodeAndWrite gives g's batches their offsets, encodes and writes them. It returns
