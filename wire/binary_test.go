@@ -212,3 +212,18 @@ func TestDecodeGivesRoomBack(t *testing.T) {
 	require.NoError(t, p.Decode(FlagBinaryPublishBatch, small, nil))
 	require.LessOrEqual(t, cap(p.Payloads), 1<<14)
 }
+
+func TestNumberPublish(t *testing.T) {
+	for _, f := range []PublishBatchFrame{{}, {Acked: true, AckMode: AckPerBatch}, {Acked: true, AckMode: AckPerBatch, Idempotent: true}, {Acked: true, AckMode: AckPerBatch, Idempotent: true, HasKey: true, Key: []byte("k")}} {
+		f.Tenant, f.Namespace, f.Stream, f.Payloads = "t", "n", "s", [][]byte{[]byte("x")}
+		frame := AppendPublishBatch(nil, &f)
+		NumberPublish(frame, 1<<40, 1<<41, 1<<42)
+		if f.Acked {
+			f.RequestID = 1 << 40
+		}
+		if f.Idempotent {
+			f.ProducerID, f.Sequence = 1<<41, 1<<42
+		}
+		require.Equal(t, AppendPublishBatch(nil, &f), frame)
+	}
+}

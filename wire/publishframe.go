@@ -140,6 +140,20 @@ func FinishPublish(dst []byte, start, prefixBytes int, count uint32) []byte {
 	return FinishFrame(dst, start)
 }
 
+// NumberPublish sets the request id of an acked publish frame, and the producer
+// id and sequence of an idempotent one, in place: the frame can be built before
+// they are known, and numbered anew. frame begins with its header.
+func NumberPublish(frame []byte, requestID, producerID, sequence uint64) {
+	flags := Flags(binary.BigEndian.Uint16(frame[6:]))
+	if flags.Has(FlagBinaryPublishAcked) {
+		binary.BigEndian.PutUint64(frame[HeaderBytes:], requestID)
+	}
+	if flags.Has(FlagBinaryPublishIdempotent) {
+		binary.BigEndian.PutUint64(frame[HeaderBytes+9:], producerID)
+		binary.BigEndian.PutUint64(frame[HeaderBytes+17:], sequence)
+	}
+}
+
 // AppendPublishBatch adds a whole frame to dst.
 func AppendPublishBatch(dst []byte, f *PublishBatchFrame) []byte {
 	start := len(dst)

@@ -1,0 +1,275 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/felixlog/felix/wire"
+)
+
+// feed reads one shard of a subscription on a connection of its own, and makes
+// another when that ends.
+type feed struct {
+	s     *Subscription
+	shard int
+	// start is where to begin, until next is known.
+	start wire.Start
+	// next is the first offset not yet read.
+	next    uint64
+	hasNext bool
+	session *session
+}
+
+// newFeed resolves where the shard begins.
+func (s *Subscription) newFeed(ctx context.Context, c *Client, shard int) (*feed, error) {
+	f := &feed{s: s, shard: shard, start: s.config.start}
+	if offset, ok := s.config.offsets[shard]; ok {
+		f.start = wire.Start{Kind: wire.StartOffset, Offset: offset}
+	} else if !s.config.at.IsZero() {
+		offset, found, err := c.OffsetForTime(ctx, s.stream.stream, shard, s.config.at)
+		if err != nil {
+			return nil, err
+		}
+		f.start = wire.Start{Kind: wire.StartLatest}
+		if found {
+			f.start = wire.Start{Kind: wire.StartOffset, Offset: offset}
+		}
+	}
+	return f, nil
+}
+
+func (f *feed) op() string { return "subscribe " + f.s.stream.stream }
+
+// first subscribes for the first time.
+func (f *feed) first(ctx context.Context) error {
+	b := f.s.client.config.retry.begin()
+	for {
+		err := f.subscribe(ctx)
+		if err == nil {
+			return nil
+		}
+		d, again := b.again(err, true)
+		if !again || pause(ctx, d) != nil {
+			return err
+		}
+	}
+}
+
+// subscribe makes a connection and asks for the records from next, or start, on.
+func (f *feed) subscribe(ctx context.Context) error {
+	session, err := f.s.client.connect(ctx, f.s.config.flags)
+	if err != nil {
+		return wrap(f.op(), err)
+	}
+	stop := context.AfterFunc(ctx, func() { ignore(session.conn.SetDeadline(time.Unix(1, 0))) })
+	err = f.request(session)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		session.close()
+		var e *Error
+		if !errors.As(err, &e) {
+			err = lost(f.op(), err, false)
+		}
+		return err
+	}
+	f.session = session
+	return nil
+}
+
+func (f *feed) request(session *session) error {
+	start := f.start
+	if f.hasNext {
+		start = wire.Start{Kind: wire.StartOffset, Offset: f.next}
+	}
+	if start.Kind > wire.StartLatest && !session.auth.ServerFlags.Has(wire.FlagEventBatchOffsets) {
+		return &Error{Op: f.op(), Retry: wire.RetryFatal, Err: ErrUnsupported, Message: "the broker replays nothing"}
+	}
+	m := &wire.Subscribe{Tenant: f.s.client.config.tenant, Namespace: f.s.stream.namespace, Stream: f.s.stream.stream, Start: start, Shard: uint32(f.shard)}
+	if _, err := session.conn.Write(wire.AppendMessage(nil, m)); err != nil {
+		return err
+	}
+	a, err := session.message()
+	if err != nil {
+		return err
+	}
+	switch a := a.(type) {
+	case *wire.Subscribed:
+		if a.HasStartOffset && !f.hasNext {
+			f.next, f.hasNext = a.StartOffset, true
+		}
+		return nil
+	case *wire.SubscribeCursorError:
+		return cursorError(f.op(), f.shard, a)
+	case *wire.NotLeader:
+		return &Error{Op: f.op(), Code: wire.CodeNotLeader, Retry: wire.RetryRedirect, Message: "led by " + a.NodeID}
+	case *wire.Error:
+		return failed(f.op(), &a.Failure)
+	}
+	return &Error{Op: f.op(), Retry: wire.RetryFatal, Message: "was answered with " + a.Type()}
+}
+
+// run reads until the subscription ends.
+func (f *feed) run() {
+	ctx := f.s.ctx
+	for {
+		err := f.read(ctx)
+		f.session.close()
+		if e := f.s.client.config.events.OnDisconnect; e != nil {
+			e(f.session.addr, err)
+		}
+		if err = f.resume(ctx, err); err == nil {
+			continue
+		}
+		if ctx.Err() == nil {
+			f.hand(ctx, &delivery{err: err})
+		}
+		return
+	}
+}
+
+// resume subscribes again after the last record, until it is accepted or that
+// cannot be any more.
+func (f *feed) resume(ctx context.Context, cause error) error {
+	if !f.hasNext {
+		return lost(f.op(), cause, false)
+	}
+	b := f.s.client.config.retry.begin()
+	for {
+		wait := b.wait(0)
+		var e *Error
+		if errors.As(cause, &e) {
+			wait = max(wait, e.RetryAfter)
+		}
+		if on := f.s.client.config.events.OnRetry; on != nil {
+			on(f.op(), cause, wait)
+		}
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+		err := f.subscribe(ctx)
+		if err == nil {
+			return nil
+		}
+		cause = err
+		if !errors.As(err, &e) || e.Retry == wire.RetryFatal || ctx.Err() != nil {
+			return err
+		}
+		out := time.Since(b.began)
+		if e.Code == wire.CodeNotFound && out > notFoundGrace || f.s.config.resumeTimeout > 0 && out > f.s.config.resumeTimeout {
+			return err
+		}
+	}
+}
+
+// read delivers events until the connection ends, and returns why.
+func (f *feed) read(ctx context.Context) error {
+	session := f.session
+	stop := context.AfterFunc(ctx, session.close)
+	defer stop()
+	for {
+		frame, err := session.reader.Next()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return ErrConnectionLost
+			}
+			return err
+		}
+		switch frame.Flags.Layout() {
+		case wire.LayoutEvents:
+			err = f.events(ctx, frame)
+		case wire.LayoutMessage:
+			err = f.message(ctx, frame)
+		default:
+			err = fmt.Errorf("unexpected frame with flags %s", frame.Flags)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (f *feed) events(ctx context.Context, frame wire.Frame) error {
+	// The records keep the memory of the frame from now on: it is never given
+	// back for another.
+	frame.Retain()
+	d := deliveries.Get().(*delivery)
+	d.shard, d.from, d.lost, d.err = f.shard, 0, 0, nil
+	if err := d.batch.Decode(frame.Flags, frame.Payload); err != nil {
+		return err
+	}
+	return f.deliver(ctx, d)
+}
+
+// deliver hands on what is new in a batch.
+func (f *feed) deliver(ctx context.Context, d *delivery) error {
+	n := uint64(len(d.batch.Payloads))
+	if n == 0 {
+		return nil
+	}
+	if base := d.batch.BaseOffset; d.batch.HasOffsets {
+		end := base + n
+		if f.hasNext {
+			switch {
+			case end <= f.next:
+				return nil
+			case base < f.next:
+				d.from = int(f.next - base)
+			default:
+				if missing := base - f.next; missing > d.batch.SkippedBefore {
+					d.lost = missing - d.batch.SkippedBefore
+				}
+			}
+		}
+		f.next, f.hasNext = end, true
+	}
+	return f.hand(ctx, d)
+}
+
+func (f *feed) hand(ctx context.Context, d *delivery) error {
+	select {
+	case f.s.items <- d:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// errMoved ends a connection whose shard is to be read elsewhere or again.
+var errMoved = errors.New("asked to subscribe again")
+
+func (f *feed) message(ctx context.Context, frame wire.Frame) error {
+	m, err := wire.DecodeMessage(frame.Payload)
+	if err != nil {
+		return err
+	}
+	switch m := m.(type) {
+	case *wire.EventStreamHello:
+		return nil
+	case *wire.Event:
+		d := &delivery{shard: f.shard}
+		d.batch.Payloads, d.batch.BaseOffset, d.batch.HasOffsets = [][]byte{m.Payload}, m.Offset, m.HasOffset
+		return f.deliver(ctx, d)
+	case *wire.EventBatchMessage:
+		d := &delivery{shard: f.shard}
+		d.batch.Payloads, d.batch.BaseOffset, d.batch.HasOffsets = m.Payloads, m.BaseOffset, m.HasBaseOffset
+		return f.deliver(ctx, d)
+	case *wire.ShardMoved:
+		if m.HasResumeFrom && (!f.hasNext || m.ResumeFrom > f.next) {
+			f.next, f.hasNext = m.ResumeFrom, true
+		}
+		return errMoved
+	case *wire.SubscriptionLagged:
+		if !f.hasNext {
+			f.next, f.hasNext = m.ResumeFrom, true
+		}
+		return errMoved
+	case *wire.Error:
+		return failed(f.op(), &m.Failure)
+	}
+	return fmt.Errorf("unexpected message %s", m.Type())
+}

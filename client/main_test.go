@@ -1,0 +1,58 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/felixlog/felix/client/felixtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// quick is a retry policy that does not make tests wait.
+var quick = RetryPolicy{Attempts: 50, Base: time.Millisecond, Max: 20 * time.Millisecond}
+
+func newBroker(t testing.TB) *felixtest.Broker {
+	t.Helper()
+	b, err := felixtest.Start()
+	require.NoError(t, err)
+	t.Cleanup(b.Close)
+	b.CreateStream("orders", 1)
+	b.CreateStream("wide", 4)
+	return b
+}
+
+func options(b *felixtest.Broker, opts ...ClientOption) []ClientOption {
+	return append([]ClientOption{WithToken(StaticToken(b.Token())), WithRootCAs(b.RootCAs()), WithRetry(quick)}, opts...)
+}
+
+func dial(t testing.TB, b *felixtest.Broker, opts ...ClientOption) *Client {
+	t.Helper()
+	c, err := Dial(soon(t), []string{b.Addr()}, options(b, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// soon is a context that ends long after any of these tests should have.
+func soon(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func numbered(i int) []byte { return fmt.Appendf(nil, "record %d", i) }
+
+func requireNumbered(t testing.TB, records [][]byte, n int) {
+	t.Helper()
+	require.Len(t, records, n)
+	for i, r := range records {
+		require.Equal(t, string(numbered(i)), string(r))
+	}
+}

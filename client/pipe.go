@@ -1,0 +1,406 @@
+package client
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/felixlog/felix/wire"
+)
+
+// answer is what came back for one request.
+type answer struct {
+	// Of a publish: the offset, or a failure, or a refusal.
+	offset    uint64
+	hasOffset bool
+	failure   *wire.Failure
+	refused   *wire.PublishRefused
+	// Of any other request.
+	message wire.Message
+}
+
+// call is a request that waits for its answer. At most one of answered and lost
+// is called, once, outside the pipe's lock. lost is not called for the requests
+// of a source, which hears by ended.
+type call interface {
+	answered(*answer)
+	lost(cause error)
+}
+
+// source has frames to send when the pipe is ready for them.
+type source interface {
+	// take adds frames to dst and their calls with p.expect. It is called by
+	// the pipe's writer only; more says that there is more to take at once.
+	take(p *pipe, dst []byte) (out []byte, more bool)
+	// ended says that the pipe is gone, and with it the answers still due.
+	ended(p *pipe, cause error)
+}
+
+// pipe carries requests and their answers over one connection. Frames gather
+// while the writer is busy; sources are asked for theirs when it is free, so
+// that a batch keeps growing until it can be sent.
+type pipe struct {
+	*session
+	answerTimeout time.Duration
+	onEnd         func(error)
+	socket        *gather
+	decoder       wire.Decoder // the reader's
+
+	mu sync.Mutex
+	// out are whole frames to write; spare is the buffer that out had before.
+	out, spare []byte
+	ready      []source
+	attached   map[source]struct{}
+	// pending are the calls sent, in the order of their frames; the first is at
+	// head. A call answered out of order leaves nil.
+	pending []waiting
+	head    int
+	writing bool
+	err     error
+
+	wake     chan struct{}
+	done     chan struct{}
+	watchdog *time.Timer
+	wg       sync.WaitGroup
+}
+
+type waiting struct {
+	id   uint64
+	call call
+	sent time.Time
+}
+
+// inlineMost bounds what a caller writes itself on an idle connection, instead
+// of waking the writer: what any socket takes in without waiting.
+const inlineMost = 8 << 10
+
+// newPipe starts the goroutines of a session.
+func newPipe(s *session, answerTimeout time.Duration, onEnd func(error)) *pipe {
+	p := &pipe{session: s, answerTimeout: answerTimeout, onEnd: onEnd, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	if t, ok := s.conn.(*tls.Conn); ok {
+		if g, ok := t.NetConn().(*gather); ok {
+			g.hold = true
+			p.socket = g
+		}
+	}
+	p.watchdog = time.AfterFunc(answerTimeout, p.watch)
+	p.wg.Go(p.read)
+	p.wg.Go(p.write)
+	return p
+}
+
+// send queues a frame and its call. An error means that the pipe has ended and
+// the call will not hear of it.
+func (p *pipe) send(id uint64, c call, frame func(dst []byte) []byte) error {
+	p.mu.Lock()
+	if p.err != nil {
+		p.mu.Unlock()
+		return p.err
+	}
+	idle := p.idle()
+	p.out = frame(p.out)
+	p.pending = append(p.pending, waiting{id: id, call: c, sent: time.Now()})
+	p.start(idle && len(p.out) <= inlineMost)
+	return nil
+}
+
+// attach makes s hear of the pipe's end. It is false when that has come already.
+func (p *pipe) attach(s source) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		return false
+	}
+	if p.attached == nil {
+		p.attached = make(map[source]struct{})
+	}
+	p.attached[s] = struct{}{}
+	return true
+}
+
+// detach undoes attach.
+func (p *pipe) detach(s source) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.attached, s)
+}
+
+// offer says that s has frames. It may be called with s's own lock free only.
+func (p *pipe) offer(s source) {
+	p.mu.Lock()
+	if p.err != nil {
+		p.mu.Unlock()
+		return
+	}
+	idle := p.idle()
+	p.ready = append(p.ready, s)
+	p.start(idle)
+}
+
+// idle: nothing is being written and nothing unanswered, so that the socket's
+// buffer is empty.
+func (p *pipe) idle() bool { return !p.writing && p.head == len(p.pending) }
+
+// start makes sure that somebody writes, and unlocks. On an idle connection the
+// caller does it.
+func (p *pipe) start(inline bool) {
+	if p.writing {
+		p.mu.Unlock()
+		return
+	}
+	p.writing = true
+	p.mu.Unlock()
+	if inline && !p.step(inlineMost) {
+		return
+	}
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// expect adds the call of a frame that a source is giving. id is echoed by the
+// answer. It is false when the pipe has ended.
+func (p *pipe) expect(id uint64, c call) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		return false
+	}
+	p.pending = append(p.pending, waiting{id: id, call: c, sent: time.Now()})
+	return true
+}
+
+// write is the writer.
+func (p *pipe) write() {
+	for {
+		select {
+		case <-p.wake:
+		case <-p.done:
+			return
+		}
+		for p.step(gatherStep) {
+			select {
+			case <-p.done:
+				return
+			default:
+			}
+		}
+	}
+}
+
+// step writes what there is, up to about most bytes, and reports whether there
+// is more. Only who set writing may call it; false has given that up.
+func (p *pipe) step(most int) bool {
+	p.mu.Lock()
+	out := p.out
+	p.out = p.spare[:0]
+	p.spare = nil
+	sources := p.ready
+	p.ready = nil
+	p.mu.Unlock()
+
+	again := sources[:0]
+	for i, s := range sources {
+		if len(out) >= most {
+			again = append(again, sources[i:]...)
+			break
+		}
+		var more bool
+		if out, more = s.take(p, out); more {
+			again = append(again, s)
+		}
+	}
+	err := p.transmit(out)
+	if err != nil {
+		p.fail(err)
+	}
+	if cap(out) > 4*gatherStep {
+		out = nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spare = out[:0]
+	if len(again) > 0 {
+		p.ready = append(again, p.ready...)
+	}
+	if p.err != nil || len(p.out) == 0 && len(p.ready) == 0 {
+		p.writing = false
+		return false
+	}
+	return true
+}
+
+func (p *pipe) transmit(out []byte) error {
+	for len(out) > 0 {
+		n := min(len(out), gatherStep)
+		if _, err := p.conn.Write(out[:n]); err != nil {
+			return err
+		}
+		if p.socket != nil {
+			if err := p.socket.flush(); err != nil {
+				return err
+			}
+		}
+		out = out[n:]
+	}
+	return nil
+}
+
+// read is the reader.
+func (p *pipe) read() {
+	defer p.reader.Close()
+	var ack wire.PublishAck
+	for {
+		f, err := p.reader.Next()
+		if err == nil {
+			err = p.dispatch(f, &ack)
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = ErrConnectionLost
+			}
+			p.fail(err)
+			return
+		}
+	}
+}
+
+func (p *pipe) dispatch(f wire.Frame, ack *wire.PublishAck) error {
+	switch f.Flags.Layout() {
+	case wire.LayoutAck:
+		if err := ack.Decode(f.Flags, f.Payload); err != nil {
+			return err
+		}
+		a := answer{offset: ack.Offset, hasOffset: ack.HasOffset}
+		if ack.Failed {
+			failure := ack.Failure
+			a.failure = &failure
+		}
+		return p.deliver(ack.RequestID, true, &a)
+	case wire.LayoutMessage:
+		return p.dispatchMessage(f.Payload)
+	}
+	return fmt.Errorf("unexpected frame with flags %s", f.Flags)
+}
+
+var publishOKPrefix = []byte(`{"type":"publish_ok"`)
+
+func (p *pipe) dispatchMessage(payload []byte) error {
+	// The usual answer is read without allocating; the others are handed on.
+	decode := wire.DecodeMessage
+	if bytes.HasPrefix(payload, publishOKPrefix) {
+		decode = p.decoder.Decode
+	}
+	m, err := decode(payload)
+	if err != nil {
+		return err
+	}
+	switch m := m.(type) {
+	case *wire.PublishOK:
+		return p.deliver(m.RequestID, true, &answer{offset: m.Offset, hasOffset: m.HasOffset})
+	case *wire.PublishError:
+		return p.deliver(m.RequestID, true, &answer{failure: &m.Failure})
+	case *wire.PublishRefused:
+		return p.deliver(m.RequestID, true, &answer{refused: m})
+	case *wire.Error:
+		if p.nobodyWaits() {
+			return &Error{Op: "connection", Code: m.Failure.Code, Retry: m.Failure.Retry, Message: m.Failure.Message}
+		}
+		return p.deliver(0, false, &answer{failure: &m.Failure})
+	}
+	return p.deliver(0, false, &answer{message: m})
+}
+
+func (p *pipe) nobodyWaits() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.head == len(p.pending)
+}
+
+// deliver hands an answer to its call: the one with the id, or the oldest.
+func (p *pipe) deliver(id uint64, named bool, a *answer) error {
+	p.mu.Lock()
+	at := p.head
+	for named && at < len(p.pending) && (p.pending[at].id != id || p.pending[at].call == nil) {
+		at++
+	}
+	if at == len(p.pending) {
+		p.mu.Unlock()
+		return fmt.Errorf("an answer to request %d, which nobody made", id)
+	}
+	c := p.pending[at].call
+	p.pending[at].call = nil
+	for p.head < len(p.pending) && p.pending[p.head].call == nil {
+		p.head++
+	}
+	if p.head == len(p.pending) {
+		p.pending, p.head = p.pending[:0], 0
+	} else if p.head >= 1024 && p.head*2 > len(p.pending) {
+		n := copy(p.pending, p.pending[p.head:])
+		clear(p.pending[n:])
+		p.pending, p.head = p.pending[:n], 0
+	}
+	p.mu.Unlock()
+	c.answered(a)
+	return nil
+}
+
+// watch ends a connection whose oldest request is overdue.
+func (p *pipe) watch() {
+	p.mu.Lock()
+	overdue := p.head < len(p.pending) && time.Since(p.pending[p.head].sent) > p.answerTimeout
+	ended := p.err != nil
+	if !ended && !overdue {
+		p.watchdog.Reset(p.answerTimeout / 2)
+	}
+	p.mu.Unlock()
+	if overdue {
+		p.fail(fmt.Errorf("no answer for %s", p.answerTimeout))
+	}
+}
+
+// fail ends the pipe and tells everyone who waits. It may be called often.
+func (p *pipe) fail(err error) {
+	p.mu.Lock()
+	if p.err != nil {
+		p.mu.Unlock()
+		return
+	}
+	p.err = err
+	pending := p.pending[p.head:]
+	attached := p.attached
+	p.pending, p.head, p.ready, p.attached = nil, 0, nil, nil
+	p.mu.Unlock()
+	p.watchdog.Stop()
+	close(p.done)
+	p.close()
+	for _, w := range pending {
+		if w.call != nil {
+			w.call.lost(err)
+		}
+	}
+	for s := range attached {
+		s.ended(p, err)
+	}
+	if p.onEnd != nil {
+		p.onEnd(err)
+	}
+}
+
+// ended returns why the pipe ended, or nil.
+func (p *pipe) ended() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// shutdown ends the pipe and waits for its goroutines.
+func (p *pipe) shutdown() {
+	p.fail(ErrClosed)
+	p.wg.Wait()
+}

@@ -1,0 +1,261 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/felixlog/felix/wire"
+)
+
+type subscribeConfig struct {
+	start         wire.Start
+	at            time.Time
+	offsets       map[int]uint64
+	shard         int
+	all           bool
+	flags         wire.Flags
+	resumeTimeout time.Duration
+}
+
+// SubscribeOption says what a [Subscription] reads.
+type SubscribeOption func(*subscribeConfig)
+
+// FromLatest begins with the records published from now on. The default.
+func FromLatest() SubscribeOption {
+	return func(c *subscribeConfig) { c.start = wire.Start{Kind: wire.StartLatest} }
+}
+
+// FromEarliest begins with the oldest retained record.
+func FromEarliest() SubscribeOption {
+	return func(c *subscribeConfig) { c.start = wire.Start{Kind: wire.StartEarliest} }
+}
+
+// FromOffset begins with an offset: the first not yet seen.
+func FromOffset(offset uint64) SubscribeOption {
+	return func(c *subscribeConfig) { c.start = wire.Start{Kind: wire.StartOffset, Offset: offset} }
+}
+
+// FromOffsets begins each shard with an offset of its own; the shards that are
+// not named begin as the other options say.
+func FromOffsets(offsets map[int]uint64) SubscribeOption {
+	return func(c *subscribeConfig) { c.offsets = offsets }
+}
+
+// FromTime begins with the first record stored at or after a time, or with the
+// next one when there is none that recent.
+func FromTime(at time.Time) SubscribeOption { return func(c *subscribeConfig) { c.at = at } }
+
+// Shard reads one shard. The default is shard 0.
+func Shard(shard int) SubscribeOption { return func(c *subscribeConfig) { c.shard = shard } }
+
+// AllShards reads every shard. Records of one shard come in order.
+func AllShards() SubscribeOption { return func(c *subscribeConfig) { c.all = true } }
+
+// WithPublisher asks for the publisher of each record.
+func WithPublisher() SubscribeOption {
+	return func(c *subscribeConfig) { c.flags |= wire.FlagEventBatchPublisher }
+}
+
+// WithTimestamps asks for the time each record was stored.
+func WithTimestamps() SubscribeOption {
+	return func(c *subscribeConfig) { c.flags |= wire.FlagEventBatchTimestamps }
+}
+
+// WithResumeTimeout ends the subscription when it could not be resumed for so
+// long. Default 0: it is tried until Close.
+func WithResumeTimeout(d time.Duration) SubscribeOption {
+	return func(c *subscribeConfig) { c.resumeTimeout = d }
+}
+
+// Subscription is a stream of records. When its connection ends, it is resumed
+// after the last record, without a gap and without a duplicate, as long as the
+// stream has offsets. Next and All are for one goroutine at a time; Close may be
+// called from any.
+type Subscription struct {
+	client *core
+	stream streamKey
+	config subscribeConfig
+
+	// items holds frames that were read and not yet taken. When it is full,
+	// the connection is not read any further, and the broker waits.
+	items  chan *delivery
+	done   chan struct{}
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	once   sync.Once
+
+	// cur is what Next is at; at the index of the next record in it.
+	cur *delivery
+	at  int
+	err error
+}
+
+// queuedFrames bounds items. A frame is usually up to 64 KiB.
+const queuedFrames = 16
+
+// delivery is one event frame of a shard, or the error that ends the
+// subscription.
+type delivery struct {
+	shard int
+	batch wire.EventBatch
+	// from is the first event that is new; lost counts offsets missing before it.
+	from int
+	lost uint64
+	err  error
+}
+
+var deliveries = sync.Pool{New: func() any { return new(delivery) }}
+
+// Subscribe reads a stream. It returns when the broker has accepted, so that
+// with FromLatest every record published afterwards is delivered. ctx bounds
+// that alone.
+//
+// Errors: ErrNotFound, ErrForbidden, *CursorError, ErrUnavailable.
+func (c *Client) Subscribe(ctx context.Context, stream string, opts ...SubscribeOption) (*Subscription, error) {
+	s := &Subscription{client: c.core, stream: streamKey{c.namespace, stream}, items: make(chan *delivery, queuedFrames), done: make(chan struct{})}
+	for _, o := range opts {
+		o(&s.config)
+	}
+	for _, name := range []string{c.namespace, stream} {
+		if err := wire.ValidName(name); err != nil {
+			return nil, fmt.Errorf("subscribe: %w", err)
+		}
+	}
+	shards := []int{s.config.shard}
+	if s.config.all {
+		w, err := c.widthOf(ctx, s.stream)
+		if err != nil {
+			return nil, wrap("subscribe "+stream, err)
+		}
+		shards = shards[:0]
+		for i := range w.shards {
+			shards = append(shards, i)
+		}
+	}
+	s.ctx, s.cancel = context.WithCancel(c.ctx)
+	if err := c.adopt(s); err != nil {
+		s.cancel()
+		return nil, err
+	}
+	feeds := make([]*feed, len(shards))
+	for i, shard := range shards {
+		f, err := s.newFeed(ctx, c, shard)
+		if err == nil {
+			err = f.first(ctx)
+		}
+		if err != nil {
+			for _, f := range feeds[:i] {
+				f.session.close()
+			}
+			s.cancel()
+			c.disown(s)
+			return nil, err
+		}
+		feeds[i] = f
+	}
+	for _, f := range feeds {
+		s.wg.Go(f.run)
+	}
+	return s, nil
+}
+
+// Next returns the next record, waiting for it until ctx ends. Errors: the
+// context's, ErrClosed after Close, and what ended the subscription:
+// *CursorError when it fell behind what is retained, ErrNotFound, ErrForbidden,
+// ErrConnectionLost when a stream without offsets lost its connection.
+func (s *Subscription) Next(ctx context.Context) (Record, error) {
+	for s.cur == nil || s.at == len(s.cur.batch.Payloads) {
+		if s.err != nil {
+			return Record{}, s.err
+		}
+		if s.cur != nil {
+			s.cur.batch.Publisher = nil
+			deliveries.Put(s.cur)
+			s.cur = nil
+		}
+		if err := s.receive(ctx); err != nil {
+			return Record{}, err
+		}
+	}
+	d := s.cur
+	i := s.at
+	s.at++
+	r := Record{Shard: d.shard, Payload: d.batch.Payloads[i]}
+	d.batch.Payloads[i] = nil
+	if d.batch.HasOffsets {
+		r.Offset, r.HasOffset = d.batch.BaseOffset+uint64(i), true
+	}
+	if d.batch.HasTimestamps {
+		r.Timestamp = time.UnixMicro(int64(d.batch.Timestamps[i]))
+	}
+	if len(d.batch.Publisher) > 0 {
+		r.Publisher = string(d.batch.Publisher)
+	}
+	if i == d.from {
+		r.Lost = d.lost
+	}
+	return r, nil
+}
+
+func (s *Subscription) receive(ctx context.Context) error {
+	select {
+	case d := <-s.items:
+		return s.accept(d)
+	default:
+	}
+	select {
+	case d := <-s.items:
+		return s.accept(d)
+	case <-ctx.Done():
+		return &Error{Op: "next of " + s.stream.stream, Retry: wire.RetryNow, Err: context.Cause(ctx)}
+	case <-s.done:
+		return &Error{Op: "next of " + s.stream.stream, Retry: wire.RetryFatal, Err: ErrClosed}
+	}
+}
+
+func (s *Subscription) accept(d *delivery) error {
+	if d.err != nil {
+		s.err = d.err
+		return d.err
+	}
+	s.cur, s.at = d, d.from
+	return nil
+}
+
+// All returns the records as a sequence. It ends after the first error, which
+// is its last pair; ErrClosed after Close ends it without.
+func (s *Subscription) All(ctx context.Context) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		for {
+			r, err := s.Next(ctx)
+			if err != nil {
+				select {
+				case <-s.done:
+				default:
+					yield(Record{}, err)
+				}
+				return
+			}
+			if !yield(r, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Close ends the subscription and answers a Next that waits.
+func (s *Subscription) Close() error {
+	s.stop()
+	s.client.disown(s)
+	return nil
+}
+
+func (s *Subscription) stop() {
+	s.once.Do(func() { close(s.done) })
+	s.cancel()
+	s.wg.Wait()
+}
