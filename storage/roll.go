@@ -42,13 +42,16 @@ func (l *Log) roll(v segment.Version, next Offset) error {
 	}
 	np, err := l.nextFile(p.active.id + 1)
 	if err != nil {
+		l.nextTaken()
 		return fmt.Errorf("storage: make segment: %w", err)
 	}
 	s := newSegmentFile(l, np.id, next, v, true)
 	s.created = l.opt.Clock()
 	if err := writeHeader(np.file, s); err != nil {
 		// What is left must not be taken for a segment.
-		return errors.Join(fmt.Errorf("storage: write segment header: %w", err), l.discard(np))
+		err = errors.Join(fmt.Errorf("storage: write segment header: %w", err), l.discard(np))
+		l.nextTaken()
+		return err
 	}
 	s.size.Store(segment.HeaderSize)
 	s.idx.index = segment.NewIndex(next, l.opt.IndexSpacing)
@@ -69,6 +72,8 @@ func (l *Log) roll(v segment.Version, next Offset) error {
 	l.list.Store(l.list.Load().with(s))
 	l.mu.active, l.mu.activePos = s, p.pos
 	l.mu.sealing = append(l.mu.sealing, old)
+	l.mu.preparing = false
+	l.freed()
 	l.mu.Unlock()
 	if l.opt.Events.OnRoll != nil {
 		l.opt.Events.OnRoll(l.shard, old.descriptor(next), s.descriptor(next))
@@ -117,12 +122,23 @@ func writeHeader(f vfs.File, s *segmentFile) error {
 	return err
 }
 
-// nextFile gives the prepared file, or makes one.
+// nextTaken lets the next file be prepared again after a roll that did not happen.
+func (l *Log) nextTaken() {
+	l.mu.Lock()
+	l.mu.preparing = false
+	l.freed()
+	l.mu.Unlock()
+}
+
+// nextFile gives the prepared file, or makes one. Until the segment is in use, or
+// nextTaken says that it will not be, preparing stays set: whoever prepared the same file
+// meanwhile would empty it under the roll, and have it removed by the roll after.
 func (l *Log) nextFile(id SegmentID) (*prepared, error) {
 	l.mu.Lock()
 	l.waitFree(func() bool { return !l.mu.preparing })
 	np := l.mu.prepared
 	l.mu.prepared = nil
+	l.mu.preparing = true
 	l.mu.Unlock()
 	if np != nil && np.id == id {
 		return np, nil
