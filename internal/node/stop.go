@@ -47,7 +47,7 @@ func (n *Node) close(ctx context.Context) error {
 		note("storage", n.disk.Close())
 	}
 	if n.store != nil {
-		note("metadata", n.store.close())
+		note("metadata", n.store.Close(ctx))
 	}
 	graceful := len(errs) == 0 && n.broker != nil
 	n.stop()
