@@ -54,9 +54,13 @@ func (e *environment) run(ctx context.Context, args []string) int {
 	root.SetIn(e.in)
 	root.SetOut(e.out)
 	root.SetErr(e.err)
-	err := root.ExecuteContext(ctx)
+	ran, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
+	}
+	// Some commands have a --json of their own.
+	if f := ran.Flags().Lookup("json"); f != nil && f.Value.String() == "true" {
+		e.opts.json = true
 	}
 	code := exitCode(err)
 	e.report(err, code)
