@@ -60,7 +60,8 @@ type Disk struct {
 	dir     string
 	opt     DiskOptions
 	flushes chan struct{} // a slot for each flush in flight
-	groups  sync.Pool
+	groups  sync.Pool     // of *Group
+	waiters sync.Pool     // of *waiter; not global, for a channel belongs to one synctest bubble
 	files   fileCache
 	indexes indexCache
 	space   spaceWatch
@@ -104,6 +105,7 @@ func NewDisk(o DiskOptions) (*Disk, error) {
 		d.space.d = d
 	}
 	d.groups.New = func() any { return new(Group) }
+	d.waiters.New = newWaiter
 	d.mu.logs = make(map[*Log]struct{})
 	d.mu.timed = make(map[*Log]struct{})
 	d.ring = newFlusher(o.IOUring)

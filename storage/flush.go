@@ -126,6 +126,9 @@ func (l *Log) flushFailed(err error) {
 // seal makes a segment that is no longer written what it will stay: flushed, trimmed of
 // what was reserved, flushed again, and indexed. The flush token is held.
 func (l *Log) seal(s *segmentFile) error {
+	if s.sealed.Load() {
+		return nil
+	}
 	f, err := s.handle.acquire()
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package storage
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"github.com/felixlog/felix/storage/segment"
@@ -99,7 +98,7 @@ const (
 	waiterLeft                 // its goroutine went away
 )
 
-var waiters = sync.Pool{New: func() any { return &waiter{ch: make(chan struct{}, 1)} }}
+func newWaiter() any { return &waiter{ch: make(chan struct{}, 1)} }
 
 func (w *waiter) wake() {
 	select {
@@ -231,13 +230,13 @@ func (l *Log) Append(ctx context.Context, b *Batch) error {
 	if l.opt.Manual {
 		return l.appendManual(b)
 	}
-	w := waiters.Get().(*waiter)
+	w := l.disk.waiters.Get().(*waiter)
 	w.state.Store(waiterRuns)
 	b.w = w
 	l.mu.Lock()
 	if err := l.accept(b); err != nil {
 		l.mu.Unlock()
-		waiters.Put(w)
+		l.disk.waiters.Put(w)
 		return err
 	}
 	if l.choose(&duty{}) != actNone {
@@ -281,7 +280,7 @@ func (l *Log) await(ctx context.Context, b *Batch, w *waiter) error {
 	default:
 	}
 	b.w = nil
-	waiters.Put(w)
+	l.disk.waiters.Put(w)
 	return err
 }
 

@@ -140,26 +140,8 @@ func (r *recovery) begin() error {
 	s.header = segment.Header{Version: segment.MinVersion, BaseOffset: l.opt.Base, CreatedAt: l.opt.Clock()}
 	s.res = segment.ScanResult{Header: s.header, End: segment.HeaderSize, Next: l.opt.Base}
 	s.index = segment.NewIndex(l.opt.Base, l.opt.IndexSpacing)
-	f, err := l.fs.OpenFile(filepath.Join(l.dir, segment.SegmentName(s.id)), vfs.Create)
-	if err != nil {
-		return err
-	}
-	err = func() error {
-		if err := f.Truncate(0); err != nil {
-			return err
-		}
-		b := segment.AppendHeader(nil, s.header)
-		if n, err := f.WriteAt(b, 0); err != nil {
-			return err
-		} else if n < len(b) {
-			return io.ErrShortWrite
-		}
-		return f.Sync()
-	}()
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := r.syncDir(); err != nil {
+	// The name appears with the header flushed: nothing vouches for a first segment yet.
+	if err := segment.WriteFile(l.fs, l.dir, segment.SegmentName(s.id), segment.AppendHeader(nil, s.header)); err != nil {
 		return err
 	}
 	r.report.Created = true
