@@ -12,16 +12,16 @@ import (
 // Rolls that overtake the preparation of the next file must not have it prepared twice:
 // the second would empty the segment in use, and the roll after remove it.
 func TestRollsOvertakePreparation(t *testing.T) {
-	for range 2 {
+	for range 3 {
 		dir := t.TempDir()
-		o := storage.Options{Fsync: storage.None, SegmentBytes: 4 << 10, Preallocate: true}
+		o := storage.Options{Fsync: storage.None, SegmentBytes: 40 << 10, Preallocate: true}
 		l, err := storage.Open(t.Context(), dir, o)
 		require.NoError(t, err)
-		const appenders, appends = 4, 80
+		const appenders, appends = 4, 100
 		var wg sync.WaitGroup
 		for range appenders {
 			wg.Go(func() {
-				b := storage.Batch{Payloads: [][]byte{make([]byte, 300), make([]byte, 300)}}
+				b := storage.Batch{Payloads: [][]byte{make([]byte, 1500), make([]byte, 1500)}}
 				for range appends {
 					if err := l.Append(t.Context(), &b); err != nil {
 						t.Error(err)
