@@ -173,3 +173,12 @@ func (x *Index) decode(b []byte, segmentSize int64) *Corruption {
 	}
 	return nil
 }
+
+// IndexBase is the base offset that an index file says it belongs to, for a reader that
+// has only the file. The error is a *Corruption.
+func IndexBase(b []byte) (Offset, error) {
+	if len(b) < indexHeaderSize {
+		return 0, corrupt(IndexDamaged, "%d bytes of an index header of %d", len(b), indexHeaderSize)
+	}
+	return Offset(binary.BigEndian.Uint64(b[8:])), nil
+}
