@@ -316,6 +316,9 @@ func (v *verifier) segment(ctx context.Context, i int) (found segmentFound, err 
 		}
 	}
 	v.end = segment.Mark{Segment: id, SyncedBytes: res.End}
+	if !found.whole {
+		return found, nil
+	}
 	return found, v.index(id, x, newest, size)
 }
 
