@@ -302,7 +302,13 @@ func (r *Replica) judgeFence() {
 			counted++
 		}
 		usable = append(usable, v)
+		disk := r.opening.Disk
+		if v.peer != nil {
+			disk = v.peer.opening.Disk
+		}
+		r.voters = append(r.voters, disk)
 	}
+	r.voters = r.voters[:0]
 	count(r.listed(r.set, r.cfg.Node, r.opening.Disk), anyUnknown(own), r.forgetful, candidateVote{nil, own})
 	for i := range r.peers {
 		if p := &r.peers[i]; p.voted {

@@ -72,6 +72,7 @@ type Replica struct {
 	asking   bool // a transaction or a read of the assignment is under way
 	peers    []peer
 	round    fenceRound
+	voters   []meta.DiskID // whose logs the last fence chose from
 	reads    readState
 	beatAt   time.Duration
 	serving  bool
@@ -129,6 +130,9 @@ func (r *Replica) Set() (set, pending []meta.Member) {
 	}
 	return r.set, nil
 }
+
+// Voters are the disks whose votes the term this replica leads was built on.
+func (r *Replica) Voters() []meta.DiskID { return slices.Clone(r.voters) }
 
 // LogStatus is one log as the replica sees it.
 type LogStatus struct {

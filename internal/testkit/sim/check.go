@@ -1,0 +1,638 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/internal/replica"
+	"github.com/felixlog/felix/storage"
+)
+
+// checker watches a run. What it knows is by log: the committed records as the first
+// replica said they are (the oracle), and what was acknowledged.
+type checker struct {
+	w     *world
+	disks int
+
+	logs         []oracle
+	terms        map[generation]replica.Term // who started to lead each generation
+	ops          []*operation
+	refused      map[string]*operation // payloads that were answered "did not happen"
+	lastValue    map[uint8]uint64
+	groupAcked   offset // highest settled position, answered
+	groupAckedAt time.Duration
+	fences       []fenceVotes
+	handed       map[offset]bool
+	members      int // of the set as last known
+
+	progressFrom time.Duration
+	lossy        bool // a loss the table allows has happened
+	before       [][]string
+	wiping       bool
+}
+
+// oracle is what is committed in one log.
+type oracle struct {
+	base offset
+	recs []string
+	// acked is by offset: the acknowledged payload, and where and when.
+	acked map[offset]ackedRecord
+	// lost is by offset: the nodes that lost the record to a power cut or a wiped disk.
+	lost map[offset]map[string]bool
+	// seen is what readers were given beyond the oracle.
+	seen map[offset]string
+	// written is when an offset was first written by a leader, for the bound on what is
+	// not committed.
+	written map[offset]time.Duration
+}
+
+type ackedRecord struct {
+	payloads []string
+	op       *operation
+	node     *node
+	term     replica.Term
+	at       time.Duration
+}
+
+func (c *checker) init(w *world) {
+	c.w = w
+	c.reset()
+	c.terms = map[generation]replica.Term{}
+	c.lastValue = map[uint8]uint64{}
+	c.members = w.shape.Factor
+}
+
+// reset forgets the shard's contents: the stream was deleted.
+func (c *checker) reset() {
+	c.logs = make([]oracle, c.w.logs())
+	for i := range c.logs {
+		c.logs[i] = oracle{acked: map[offset]ackedRecord{}, lost: map[offset]map[string]bool{}, seen: map[offset]string{}, written: map[offset]time.Duration{}}
+	}
+	c.refused = map[string]*operation{}
+	c.handed = map[offset]bool{}
+	c.groupAcked = 0
+	c.ops = nil
+}
+
+func (o *oracle) end() offset { return o.base + offset(len(o.recs)) }
+
+func (o *oracle) at(i offset) (string, bool) {
+	if i < o.base || i >= o.end() {
+		return "", false
+	}
+	return o.recs[i-o.base], true
+}
+
+// bytesOf reads encoded records [from, to) one by one.
+func bytesOf(p logPort, from, to offset, visit func(offset, string)) error {
+	for at := from; at < to; {
+		b, next, err := p.encoded(at, 1)
+		if err != nil {
+			return err
+		}
+		if next != at+1 {
+			return fmt.Errorf("record %d: read up to %d of %d", at, next, to)
+		}
+		visit(at, string(b))
+		at = next
+	}
+	return nil
+}
+
+// committed judges a replica's mark: what it covers is the same on every replica.
+func (c *checker) committed(n *node, log replica.LogID, mark offset) {
+	o := &c.logs[log]
+	p := n.shard.ports[log]
+	if mark > p.next() {
+		// The replica knows the mark of records it handed to its log a moment ago.
+		c.w.after(5*time.Millisecond, func() {
+			if n.shard != nil && int(log) < len(n.shard.ports) && n.shard.ports[log] == p && p.next() >= mark {
+				c.committed(n, log, mark)
+			}
+		})
+		return
+	}
+	from := max(p.head(), o.base)
+	if len(o.recs) == 0 && o.end() < p.head() {
+		o.base = p.head()
+	}
+	if k := n.shard.checked(log); k > from {
+		from = k
+	}
+	err := bytesOf(p, from, mark, func(at offset, b string) {
+		if have, ok := o.at(at); ok {
+			if have != b {
+				if c.allowed(log, at) {
+					c.forget(log, at)
+					o.recs = append(o.recs, b)
+					return
+				}
+				c.w.fail("byte-equality", "%s log %d: record %d below its mark %d differs from another replica's committed record", n.id, log, at, mark)
+			}
+			return
+		}
+		if at == o.end() {
+			o.recs = append(o.recs, b)
+			if seen, ok := o.seen[at]; ok && seen != payloadOf(b, at) && !c.lossy {
+				c.w.fail("readers", "record %d that a reader saw is another one now", at)
+			}
+		}
+	})
+	if err != nil {
+		c.w.fail("log", "%s log %d: read below the mark: %v", n.id, log, err)
+	}
+	n.shard.setChecked(log, mark)
+}
+
+// allowed says whether the table of acknowledgements allows record at to be gone.
+func (c *checker) allowed(log replica.LogID, at offset) bool {
+	return len(c.logs[log].lost[at]) >= c.members/2+1
+}
+
+// forget drops what is known of a log from at on: a loss that the table allows.
+func (c *checker) forget(log replica.LogID, at offset) {
+	o := &c.logs[log]
+	c.w.stats.AllowedLosses++
+	c.lossy = true
+	c.w.trace(nil, "allowed loss", func() string { return fmt.Sprintf("log %d from %d", log, at) }, uint64(at))
+	if at >= o.base && at < o.end() {
+		o.recs = o.recs[:at-o.base]
+	}
+	for k := range o.acked {
+		if k >= at {
+			delete(o.acked, k)
+		}
+	}
+	for k := range o.seen {
+		if k >= at {
+			delete(o.seen, k)
+		}
+	}
+}
+
+func (s *shard) checked(log replica.LogID) offset {
+	if s.check == nil {
+		return 0
+	}
+	return s.check[log]
+}
+
+func (s *shard) setChecked(log replica.LogID, at offset) {
+	if s.check == nil {
+		s.check = make([]offset, len(s.ports))
+	}
+	s.check[log] = max(s.check[log], at)
+}
+
+// opened judges a log as it was opened: it does not hold more than the disk could.
+func (c *checker) opened(n *node, log replica.LogID) {}
+
+// starting judges that a generation has one leader.
+func (c *checker) starting(n *node, t replica.Term) {
+	if have, ok := c.terms[t.Generation]; ok && have != t {
+		c.w.fail("one leader per generation", "generation %d was begun by opening %+v and by %+v", t.Generation, have.By, t.By)
+	}
+	c.terms[t.Generation] = t
+}
+
+func (c *checker) serving(n *node, t replica.Term) {
+	if have, ok := c.terms[t.Generation]; ok && have != t {
+		c.w.fail("one leader per generation", "generation %d is led by %+v and by %+v", t.Generation, have.By, t.By)
+	}
+	if t.By.Disk != n.disk.id || t.By.Count != n.disk.openings {
+		c.w.fail("one leader per generation", "%s serves generation %d, which was given to opening %+v, in its opening %d", n.id, t.Generation, t.By, n.disk.openings)
+	}
+}
+
+func (c *checker) setChanged(a *meta.Assignment) {
+	if a != nil {
+		c.members = len(a.Members)
+	}
+}
+
+// stored notes when a leader wrote an offset.
+func (c *checker) stored(n *node, log replica.LogID, first, next offset) {
+	for at := first; at < next; at++ {
+		if m := c.logs[log].lost[at]; m != nil {
+			delete(m, string(n.id)) // it holds the offset again
+		}
+	}
+	if !n.shard.rep.Serving() {
+		return
+	}
+	for at := first; at < next; at++ {
+		c.logs[log].written[at] = c.w.now
+	}
+}
+
+// unshippedSlack is what the bound on uncommitted acknowledgements may be passed by: a
+// tick, the difference of clocks, and the flush.
+const unshippedSlack = 300 * time.Millisecond
+
+// acknowledged judges how far a leader lets writes be answered.
+func (c *checker) acknowledged(n *node, log replica.LogID, at offset) {
+	st := n.shard.rep.Log(log)
+	if c.w.shape.Consistency == meta.ConsistencyQuorum {
+		if at > st.Mark {
+			c.w.fail("acknowledgement", "%s log %d: quorum writes answered up to %d with the mark at %d", n.id, log, at, st.Mark)
+		}
+		return
+	}
+	set, _ := n.shard.rep.Set()
+	if len(set) > 1 && at > st.Mark {
+		if t, ok := c.logs[log].written[st.Mark]; ok && c.w.now-t > replica.UnshippedTime+unshippedSlack+n.slow*4 {
+			c.w.fail("unshipped", "%s log %d: answered up to %d although record %d, written %v ago, is not committed", n.id, log, at, st.Mark, c.w.now-t)
+		}
+	}
+}
+
+// answering takes note of a success as it leaves the leader.
+func (c *checker) answering(n *node, p pend) {
+	r, res := p.req, p.res
+	if res.outcome != replica.OutcomeDone || res.mismatch {
+		return
+	}
+	log := replica.LogID(0)
+	if r.kind == opAck {
+		log = 1
+	}
+	if r.kind == opGet || r.kind == opRead || r.kind == opClaim {
+		return
+	}
+	o := &c.logs[log]
+	for i, b := range r.payloads {
+		at := res.offset + offset(i)
+		if have, ok := o.acked[at]; ok && have.payloads[0] != string(b) {
+			if c.allowed(log, at) || c.leaderLoss(log, at, have) {
+				c.forget(log, at)
+			} else {
+				c.w.fail("offsets", "log %d: offset %d was acknowledged for two records", log, at)
+				return
+			}
+		}
+		o.acked[at] = ackedRecord{payloads: []string{string(b)}, node: n, term: n.shard.rep.Term(), at: c.w.now}
+	}
+}
+
+// resigned takes note of writes answered as they wait when a leader resigns.
+func (c *checker) resigned(p pend, outcome replica.Outcome) {}
+
+// refusedAttempt notes a write that was answered "did not happen".
+func (c *checker) refusedAttempt(op *operation) {}
+
+// trimming judges a head: it does not pass what is committed.
+func (c *checker) trimming(n *node, log replica.LogID, to offset) {
+	if st := n.shard.rep.Log(log); to > st.Mark {
+		c.w.fail("retention", "%s log %d: trimmed up to %d with the mark at %d", n.id, log, to, st.Mark)
+	}
+}
+
+// cutting judges a cut: what is committed, by anybody's word, stays.
+func (c *checker) cutting(n *node, log replica.LogID, to offset, p logPort) {
+	o := &c.logs[log]
+	n.lostBefore = p.lostRecords()
+	n.cutRecords = int(max(p.next(), to) - to)
+	if st := n.shard.rep.Log(log); to < st.Mark {
+		c.w.fail("committed", "%s log %d: cut to %d with its mark at %d", n.id, log, to, st.Mark)
+		return
+	}
+	err := bytesOf(p, max(to, p.head()), p.next(), func(at offset, b string) {
+		if have, ok := o.at(at); ok && have == b && n.shard.rep.Log(log).Matched >= at && !c.allowed(log, at) {
+			c.w.fail("committed", "%s log %d: a cut to %d removes the committed record %d", n.id, log, to, at)
+		}
+	})
+	if err != nil {
+		c.w.fail("log", "read before a cut: %v", err)
+	}
+}
+
+// cut judges that what was cut was copied to lost/.
+func (c *checker) cut(n *node, log replica.LogID, p logPort) {
+	if got := p.lostRecords() - n.lostBefore; got < n.cutRecords {
+		c.w.fail("lost", "%s log %d: %d records were cut and %d copied to lost/", n.id, log, n.cutRecords, got)
+	}
+	if n.shard.check != nil {
+		n.shard.check[log] = min(n.shard.check[log], p.next())
+	}
+}
+
+func (c *checker) rebased(n *node, log replica.LogID, base offset) {
+	if n.shard.check != nil {
+		n.shard.check[log] = 0
+	}
+}
+
+// beforeLoss notes what a node holds as its disk is about to lose some of it.
+func (c *checker) beforeLoss(n *node) {
+	c.before = make([][]string, len(c.logs))
+	if n.shard == nil {
+		// The process is down; what its disk holds is read the next time it opens.
+		for i := range c.logs {
+			if p := n.peek(replica.LogID(i)); p != nil {
+				c.before[i] = contents(p)
+			}
+		}
+		return
+	}
+	for i, p := range n.shard.ports {
+		c.before[i] = contents(p)
+	}
+}
+
+// contents is a log's records by offset from zero; what is trimmed is empty.
+func contents(p logPort) []string {
+	out := make([]string, p.next())
+	if err := bytesOf(p, p.head(), p.next(), func(at offset, b string) { out[at] = b }); err != nil {
+		return nil
+	}
+	return out
+}
+
+// afterLoss compares: each record that is gone was lost by this node.
+func (c *checker) afterLoss(n *node) {
+	for i := range c.logs {
+		o := &c.logs[i]
+		var now []string
+		if p := n.peek(replica.LogID(i)); p != nil {
+			now = contents(p)
+		}
+		if c.w.shape.Fsync == storage.OnCommit && !c.wiping {
+			continue // nothing it acknowledged can be gone
+		}
+		for at, b := range c.before[i] {
+			if b == "" || at < len(now) && now[at] == b {
+				continue
+			}
+			m := o.lost[offset(at)]
+			if m == nil {
+				m = map[string]bool{}
+				o.lost[offset(at)] = m
+			}
+			m[string(n.id)] = true
+		}
+	}
+}
+
+// read judges what a reader was given.
+func (c *checker) read(records []readRecord) {
+	o := &c.logs[0]
+	for _, r := range records {
+		have, ok := o.at(r.offset)
+		switch {
+		case ok && payloadOf(have, r.offset) != r.payload:
+			if c.allowed(0, r.offset) {
+				continue
+			}
+			c.w.fail("readers", "a reader saw another record %d than is committed", r.offset)
+			return
+		case !ok && r.offset >= o.end():
+			if seen, ok := o.seen[r.offset]; ok && seen != r.payload && !c.lossy {
+				c.w.fail("readers", "two readers saw different records %d", r.offset)
+				return
+			}
+			o.seen[r.offset] = r.payload
+		}
+	}
+}
+
+// delivered judges a group's delivery.
+func (c *checker) delivered(op *operation) {
+	if op.offset < c.groupAcked && op.call > c.groupAckedAt && !c.lossy && c.w.shape.Consistency == meta.ConsistencyQuorum {
+		c.w.fail("queue", "record %d was handed out after its acknowledgement was answered (position %d)", op.offset, c.groupAcked)
+	}
+	c.handed[op.offset] = true
+}
+
+// settled notes a settlement that was answered.
+func (c *checker) settled(op *operation) {
+	if op.position+1 > c.groupAcked {
+		c.groupAcked, c.groupAckedAt = op.position+1, c.w.now
+	}
+}
+
+// clamped judges a group's position as a leader begins to serve: it is not past the
+// stream's tail, and (but for losses the table allows) does not go back.
+func (c *checker) clamped(n *node, position offset) {
+	if tail := n.shard.ports[0].next(); position > tail {
+		c.w.fail("group position", "%s serves with position %d past the stream's tail %d", n.id, position, tail)
+	}
+	if position < c.groupAcked {
+		if c.lossy || c.w.shape.Consistency != meta.ConsistencyQuorum || c.anyAllowed() {
+			c.groupAcked = position
+			return
+		}
+		c.w.fail("group position", "%s serves with position %d; %d was settled", n.id, position, c.groupAcked)
+	}
+}
+
+// anyAllowed says whether any loss the table allows could have happened.
+func (c *checker) anyAllowed() bool {
+	for i := range c.logs {
+		for _, m := range c.logs[i].lost {
+			if len(m) >= c.members/2+1 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// finished takes an operation into the history.
+func (c *checker) finished(op *operation) {
+	w := c.w
+	switch {
+	case op.kind == opRead || op.kind == opClaim:
+		return
+	case op.outcome == replica.OutcomeDone && !op.mismatch:
+		w.stats.Acked++
+	case op.outcome == replica.OutcomeNotDone, op.mismatch:
+		w.stats.Refused++
+	}
+	if op.kind == opGet && op.outcome == replica.OutcomeDone {
+		w.stats.Reads++
+		c.lastValue[op.key] = op.got
+	}
+	if op.kind == opGet && op.outcome != replica.OutcomeDone {
+		return
+	}
+	for _, p := range op.payloads {
+		if op.outcome == replica.OutcomeNotDone || op.mismatch && op.kind != opAck {
+			c.refused[p] = op
+		}
+	}
+	c.ops = append(c.ops, op)
+}
+
+// progressed says that a write that began after healing was answered as done.
+func (c *checker) progressed() bool {
+	for i := len(c.ops) - 1; i >= 0; i-- {
+		if op := c.ops[i]; op.ret > c.progressFrom && op.call > c.progressFrom && op.outcome == replica.OutcomeDone && op.kind != opGet {
+			return true
+		}
+	}
+	return false
+}
+
+// leaderLoss says whether an acknowledged record of a leader-consistency shard may be
+// gone: another opening led since without the vote of the disk that held it, or that
+// disk lost it.
+func (c *checker) leaderLoss(log replica.LogID, at offset, a ackedRecord) bool {
+	if c.w.shape.Consistency != meta.ConsistencyLeader {
+		return false
+	}
+	if c.logs[log].lost[at][string(a.node.id)] {
+		return true
+	}
+	for _, f := range c.fences {
+		if f.term.Generation > a.term.Generation && !slices.Contains(f.votes, a.term.By.Disk) {
+			return true
+		}
+	}
+	return false
+}
+
+// fenced notes whose votes a new leader counted.
+func (c *checker) fenced(t replica.Term, votes []meta.DiskID) {
+	c.fences = append(c.fences, fenceVotes{t, votes})
+}
+
+type fenceVotes struct {
+	term  replica.Term
+	votes []meta.DiskID
+}
+
+func payloadOf(encoded string, at offset) string {
+	r, err := decodeRecord(encoded, at)
+	if err != nil {
+		return ""
+	}
+	return string(r.Payload)
+}
+
+// judge looks at the whole once everything has settled.
+func (w *world) judge() {
+	n := w.leader()
+	if n == nil {
+		w.fail("progress", "no leader at the end: %s", w.describe())
+		return
+	}
+	w.check.judgeLogs(n)
+	if w.violation == nil {
+		w.check.judgeHistory(n)
+	}
+}
+
+// judgeLogs compares the logs of all members with the leader's, byte by byte, and looks
+// for what was acknowledged and what was refused.
+func (c *checker) judgeLogs(n *node) {
+	w := c.w
+	set, _ := n.shard.rep.Set()
+	for i, p := range n.shard.ports {
+		log := replica.LogID(i)
+		o := &c.logs[i]
+		own := contents(p)
+		for _, m := range set {
+			f := w.node(m.Node)
+			if f == n {
+				continue
+			}
+			q := f.shard.ports[i]
+			theirs := contents(q)
+			for at := max(p.head(), q.head()); at < max(offset(len(own)), offset(len(theirs))); at++ {
+				if at >= offset(len(own)) || at >= offset(len(theirs)) || own[at] != theirs[at] {
+					w.fail("byte-equality", "log %d: record %d differs between %s and %s at the end", i, at, n.id, f.id)
+					return
+				}
+			}
+		}
+		for _, a := range sortedAcked(o.acked) {
+			if a.at < p.head() {
+				continue
+			}
+			have := ""
+			if a.at < offset(len(own)) {
+				have = payloadOf(own[a.at], a.at)
+			}
+			if have != a.rec.payloads[0] && !c.allowed(log, a.at) && !c.leaderLoss(log, a.at, a.rec) {
+				w.fail("acknowledged", "log %d: record %d, acknowledged at %v by %s in generation %d, is gone (lost by %d of %d replicas)", i, a.at, a.rec.at, a.rec.node.id, a.rec.term.Generation, len(o.lost[a.at]), c.members)
+				return
+			}
+		}
+		for at := range o.seen {
+			if at >= offset(len(own)) && !c.lossy && !c.allowed(log, at) {
+				w.fail("readers", "record %d that a reader saw is absent", at)
+				return
+			}
+			if at >= p.head() && at < offset(len(own)) && payloadOf(own[at], at) != o.seen[at] && !c.allowed(log, at) && !c.lossy {
+				w.fail("readers", "record %d that a reader saw is another one", at)
+				return
+			}
+		}
+		c.judgeRecords(n, i, own, p.head())
+		if w.violation != nil {
+			return
+		}
+	}
+}
+
+type ackedAt struct {
+	at  offset
+	rec ackedRecord
+}
+
+func sortedAcked(m map[offset]ackedRecord) []ackedAt {
+	out := make([]ackedAt, 0, len(m))
+	for at, r := range m {
+		out = append(out, ackedAt{at, r})
+	}
+	slices.SortFunc(out, func(a, b ackedAt) int {
+		if a.at < b.at {
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+// judgeRecords looks at the leader's records: none was refused, none is there twice,
+// and every record below the group's position was handed out.
+func (c *checker) judgeRecords(n *node, log int, own []string, head offset) {
+	w := c.w
+	count := map[string]offset{}
+	for at := head; at < offset(len(own)); at++ {
+		r, err := decodeRecord(own[at], at)
+		if err != nil {
+			w.fail("log", "record %d at the end: %v", at, err)
+			return
+		}
+		if r.Kind == storage.KindGenerationStart {
+			continue
+		}
+		p := string(r.Payload)
+		if op, ok := c.refused[p]; ok {
+			w.fail("refused", "log %d: record %d was answered %v (operation of client %d, mismatch %t) and is there", log, at, op.outcome, op.client, op.mismatch)
+			return
+		}
+		if log == 0 {
+			if first, twice := count[p]; twice {
+				w.fail("duplicates", "records %d and %d are the same publish", first, at)
+				return
+			}
+			count[p] = at
+		}
+	}
+	if log == 1 && !w.shape.Retention && !c.lossy && n.shard.app.built {
+		stream := n.shard.ports[0]
+		position := n.shard.app.position
+		err := stream.records(stream.head(), min(position, stream.next()), func(r *storage.Record) {
+			if r.Kind != storage.KindGenerationStart && !c.handed[r.Offset] && w.violation == nil {
+				w.fail("queue", "record %d is below the group's position %d and was never handed out", r.Offset, position)
+			}
+		})
+		if err != nil {
+			w.fail("log", "read at the end: %v", err)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/felixlog/felix/internal/replica"
+	"go.uber.org/goleak"
+)
+
+var (
+	seedFlag   = flag.Uint64("sim.seed", 0, "run this one seed, with its trace on standard error")
+	seedsFlag  = flag.Int("sim.seeds", 0, "how many seeds to run (default 100, 20 with -short)")
+	fromFlag   = flag.Uint64("sim.from", 1, "the first seed")
+	keepFlag   = flag.String("sim.keep", "", "with sim.seed: the indices of the faults to keep, separated by commas")
+	offFlag    = flag.String("sim.off", "", "clauses to switch off, separated by commas")
+	memoryFlag = flag.Bool("sim.memory", false, "keep logs in memory instead of on the strict disk")
+	quietFlag  = flag.Bool("sim.quiet", false, "with sim.seed: no trace")
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func options(t *testing.T) Options {
+	o := Options{Memory: *memoryFlag}
+	for _, name := range strings.FieldsFunc(*offFlag, func(r rune) bool { return r == ',' }) {
+		rule, ok := replica.ParseRule(name)
+		if !ok {
+			t.Fatalf("unknown clause %q", name)
+		}
+		o.Rules = o.Rules.Without(rule)
+	}
+	return o
+}
+
+// TestSeed runs the seed named by -sim.seed.
+func TestSeed(t *testing.T) {
+	if *seedFlag == 0 {
+		return // nothing was asked for
+	}
+	o := options(t)
+	o.Seed = *seedFlag
+	if *keepFlag != "" {
+		o.Keep = []int{}
+		for _, s := range strings.FieldsFunc(*keepFlag, func(r rune) bool { return r == ',' }) {
+			i, err := strconv.Atoi(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Keep = append(o.Keep, i)
+		}
+	}
+	if !*quietFlag {
+		o.Trace = os.Stderr
+	}
+	res := Run(o)
+	t.Logf("seed %d: %s\nhash %016x steps %d %+v", res.Seed, res.Shape.String(), res.Hash, res.Steps, res.Stats)
+	if res.Violation != nil {
+		t.Fatal(res.Violation)
+	}
+}
+
+// TestSeeds runs many seeds; none may find a violation.
+func TestSeeds(t *testing.T) {
+	n := *seedsFlag
+	if n == 0 {
+		n = 100
+		if testing.Short() {
+			n = 20
+		}
+	}
+	o := options(t)
+	var mu sync.Mutex
+	var total Stats
+	next := *fromFlag
+	failures := 0
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				seed := next
+				next++
+				stop := seed >= *fromFlag+uint64(n) || failures >= 5
+				mu.Unlock()
+				if stop {
+					return
+				}
+				o := o
+				o.Seed = seed
+				res := Run(o)
+				mu.Lock()
+				add(&total, &res.Stats)
+				if res.Violation != nil {
+					failures++
+					t.Errorf("seed %d: %v\n  %s\n  replay: %s", seed, res.Violation, res.Shape.String(), ReplayCommand(o, nil))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d seeds: %+v", n, total)
+}
+
+func add(a, b *Stats) {
+	a.Acked += b.Acked
+	a.Refused += b.Refused
+	a.Unknown += b.Unknown
+	a.Reads += b.Reads
+	a.Elections += b.Elections
+	a.SetChanges += b.SetChanges
+	a.Cuts += b.Cuts
+	a.Rebases += b.Rebases
+	a.Forgetful += b.Forgetful
+	a.AllowedLosses += b.AllowedLosses
+	a.Halts += b.Halts
+}
+
+// TestOneSeedOneTrace runs seeds twice: one seed has one trace hash.
+func TestOneSeedOneTrace(t *testing.T) {
+	for seed := uint64(1); seed <= 5; seed++ {
+		o := options(t)
+		o.Seed = seed
+		a, b := Run(o), Run(o)
+		if a.Hash != b.Hash || a.Steps != b.Steps {
+			t.Errorf("seed %d: hash %016x in %d steps, then %016x in %d", seed, a.Hash, a.Steps, b.Hash, b.Steps)
+		}
+	}
+}
+
+var _ = fmt.Sprint
