@@ -135,7 +135,12 @@ func (f *feed) run() {
 // resume subscribes again after the last record, until it is accepted or that
 // cannot be any more.
 func (f *feed) resume(ctx context.Context, cause error) error {
-	if !f.hasNext {
+	var large *wire.FrameTooLargeError
+	switch {
+	case errors.As(cause, &large):
+		// It would be sent again for ever.
+		return &Error{Op: f.op(), Retry: wire.RetryFatal, Err: fmt.Errorf("%w: %w: use WithMaxFrame", ErrTooLarge, cause)}
+	case !f.hasNext:
 		return lost(f.op(), cause, false)
 	}
 	b := f.s.client.config.retry.begin()

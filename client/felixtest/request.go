@@ -177,7 +177,7 @@ func (c *conn) subscribe(m *wire.Subscribe) {
 
 // deliver waits for records at from and sends some.
 func (c *conn) deliver(s *shard, from *uint64) bool {
-	const most = 64
+	const most, mostBytes = 64, 64 << 10
 	b := c.b
 	b.mu.Lock()
 	for !c.closed && *from >= s.head+uint64(len(s.records)) {
@@ -195,11 +195,16 @@ func (c *conn) deliver(s *shard, from *uint64) bool {
 	records = records[:min(len(records), most)]
 	h := wire.EventBatchHeader{Shape: wire.EventShape(c.flags, true, 0, nil, true), BaseOffset: *from}
 	out := h.Begin(nil)
+	var n uint32
 	for _, r := range records {
+		if n > 0 && len(out)+len(r.payload) > mostBytes {
+			break
+		}
 		out = h.AppendEvent(out, uint64(r.at.UnixMicro()), r.payload)
+		n++
 	}
-	*from += uint64(len(records))
+	*from += uint64(n)
 	b.mu.Unlock()
-	_, err := c.tls.Write(h.Finish(out, 0, uint32(len(records))))
+	_, err := c.tls.Write(h.Finish(out, 0, n))
 	return err == nil
 }
