@@ -81,13 +81,12 @@ func (p *Partition) onReopened(from, next storage.Offset) {
 
 func (p *Partition) stopLog(ctx context.Context) error {
 	p.background.stop()
-	// What is queued is written before the snapshot says how far it goes.
-	if p.log.Health().State == storage.StateServing {
-		if err := p.log.Sync(ctx); err == nil {
-			p.writeSnapshot(ctx)
-		}
+	err := p.log.Close(ctx)
+	if err == nil {
+		// Everything is stable or answered: the snapshot says how far it goes.
+		p.writeSnapshot(context.WithoutCancel(ctx))
 	}
-	return p.log.Close(ctx)
+	return err
 }
 
 // Reopen makes a poisoned log serve again, if the disk lets it.

@@ -181,6 +181,34 @@ func TestBlockEndsWhoTakesNothingForTooLong(t *testing.T) {
 	})
 }
 
+// A subscriber that is still at its history has a full queue and makes progress.
+func TestBlockDoesNotEndWhoReadsItsHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := NewMemory(Options{Overflow: stream.Block, BlockFor: time.Second, ReplayBytes: 4 << 20})
+		defer p.Close(context.Background())
+		big := string(make([]byte, 200<<10))
+		for range 4 {
+			send(p, Publish{Payloads: payloads(big)})
+		}
+		sub, err := p.Subscribe(t.Context(), SubscribeOptions{Start: StartEarliest(), QueueCapacity: 1})
+		require.NoError(t, err)
+		defer sub.Close()
+		send(p, Publish{Payloads: payloads("queued")})
+		held := send(p, Publish{Payloads: payloads("held")})
+		require.True(t, held.waiting())
+		r := reader{sub: sub}
+		for range 3 {
+			time.Sleep(900 * time.Millisecond)
+			require.NoError(t, r.next(t.Context()))
+		}
+		<-held.answered
+		require.NoError(t, held.Err)
+		require.NoError(t, r.next(t.Context()))
+		require.Equal(t, []string{big, big, big, big, "queued", "held"}, r.payloads())
+		require.Zero(t, p.Counters().SlowEnded.Load())
+	})
+}
+
 func TestHeldPublishesAreBounded(t *testing.T) {
 	p := memoryShard(t, Options{Overflow: stream.Block, HeldBytes: 1000, BlockFor: time.Hour})
 	sub := subscribeWith(t, p, SubscribeOptions{QueueCapacity: 1})

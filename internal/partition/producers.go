@@ -72,7 +72,7 @@ func (s *producerState) reopened(p *Partition, from, next storage.Offset) {
 	for at := from; at < next; at = page.Next {
 		// The log is about to serve and nothing else runs in it: reading under the
 		// lock delays nobody.
-		err := p.log.Read(context.Background(), &page, storage.ReadRange{From: at, End: next, Limit: storage.LimitWritten})
+		err := p.log.Read(context.Background(), &page, storage.ReadRange{From: at, End: next})
 		if err != nil || page.Next <= at {
 			// The table stays behind the log: a retry of a batch in the gap may be
 			// written twice. Forgetting everything refuses it instead.
@@ -146,7 +146,7 @@ func (p *Partition) replay(ctx context.Context, from, tail storage.Offset) error
 	s := &p.producers
 	var page storage.Page
 	for at := from; at < tail; at = page.Next {
-		if err := p.log.Read(ctx, &page, storage.ReadRange{From: at, End: tail, Limit: storage.LimitWritten}); err != nil {
+		if err := p.log.Read(ctx, &page, storage.ReadRange{From: at, End: tail}); err != nil {
 			return fmt.Errorf("rebuild producers of %s from %d: %w", p.name, at, err)
 		}
 		if page.Next <= at {

@@ -69,7 +69,7 @@ func (p *Partition) Read(ctx context.Context, r ReadRequest, page *ReadPage) err
 	if r.MaxBytes > 0 {
 		most = min(most, r.MaxBytes)
 	}
-	err := p.log.Read(ctx, &page.page, storage.ReadRange{From: r.From, End: end, MaxBytes: most, MaxRecords: max(r.MaxRecords, 0), Limit: storage.LimitWritten})
+	err := p.log.Read(ctx, &page.page, storage.ReadRange{From: r.From, End: end, MaxBytes: most, MaxRecords: max(r.MaxRecords, 0)})
 	if err != nil {
 		if t, ok := errors.AsType[*storage.TrimmedError](err); ok {
 			return &TooOldError{Requested: r.From, Available: t.Oldest}

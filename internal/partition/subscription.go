@@ -283,7 +283,7 @@ func (s *Subscription) readDisk(ctx context.Context, d *Delivery, pos, end stora
 	}
 	b := d.buffers
 	b.trim()
-	err := p.log.Read(ctx, &b.page, storage.ReadRange{From: pos, End: end, MaxBytes: pageBytes, MaxRecords: pageRecords, Limit: storage.LimitWritten})
+	err := p.log.Read(ctx, &b.page, storage.ReadRange{From: pos, End: end, MaxBytes: pageBytes, MaxRecords: pageRecords})
 	if err != nil {
 		if t, ok := errors.AsType[*storage.TrimmedError](err); ok {
 			if s.earliest {
