@@ -2,7 +2,9 @@ package client
 
 import (
 	"context"
+	"encoding/binary"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/felixlog/felix/wire"
@@ -37,10 +39,23 @@ func (f Future) Wait(ctx context.Context) (Ack, error) {
 			return Ack{}, givenUp(f.b.lane.op(), ctx, true)
 		}
 	}
-	if f.b.err != nil {
-		return Ack{}, f.b.err
+	o, offset := f.b.outcome, f.b.offset+f.index
+	if f.b.parts != nil {
+		o = f.b.parts[f.index]
+		offset = o.offset
 	}
-	return Ack{Shard: f.b.lane.shard, Offset: f.b.offset + f.index, HasOffset: f.b.hasOffset}, nil
+	if o.err != nil {
+		return Ack{}, o.err
+	}
+	return Ack{Shard: f.b.lane.shard, Offset: offset, HasOffset: o.hasOffset}, nil
+}
+
+// outcome is what became of a batch, or of a record of one that was split.
+type outcome struct {
+	// offset is that of the first record.
+	offset    uint64
+	hasOffset bool
+	err       error
 }
 
 // batch is records of one shard in one frame, from the first record on until it
@@ -71,10 +86,16 @@ type batch struct {
 	// firstRefused is when it was first refused.
 	firstRefused time.Time
 
-	done      chan struct{}
-	offset    uint64
-	hasOffset bool
-	err       error
+	done chan struct{}
+	outcome
+
+	// A batch that was refused because one of its records is too large is sent
+	// again as one batch for each: parts has their outcomes, left counts those
+	// still under way, and each of them knows its place.
+	parts  []outcome
+	left   atomic.Int64
+	parent *batch
+	place  int
 }
 
 // frames are the buffers of batches.
@@ -120,6 +141,33 @@ func (b *batch) complete() {
 	b.frame = nil
 	close(b.done)
 	b.lane.p.release(held)
+	if p := b.parent; p != nil {
+		p.parts[b.place] = b.outcome
+		if p.left.Add(-1) == 0 {
+			p.complete()
+		}
+	}
+}
+
+// split makes a batch of each record. They count for nothing in the producer's
+// bound: their parent still does.
+func (b *batch) split() []*batch {
+	b.parts = make([]outcome, b.count)
+	b.left.Store(int64(b.count))
+	records := make([]*batch, b.count)
+	rest := b.frame[b.prefix:]
+	for i := range records {
+		size := binary.BigEndian.Uint32(rest)
+		r := b.lane.newBatch()
+		r.created, r.firstRefused = b.created, b.firstRefused
+		r.parent, r.place = b, i
+		r.add(rest[4 : 4+size])
+		r.held = 0
+		r.seal()
+		records[i] = r
+		rest = rest[4+size:]
+	}
+	return records
 }
 
 // framesKept bounds the buffers that are kept for later batches.

@@ -136,6 +136,9 @@ func (l *lane) push() {
 }
 
 func (l *lane) sendable() bool {
+	if l.outstanding >= window {
+		return false
+	}
 	if l.sent < len(l.unacked) {
 		return true
 	}
@@ -252,7 +255,7 @@ func (l *lane) remove(b *batch) {
 // without sequences: at most once, every one; at least once, those that trying
 // again cannot change.
 func (l *lane) finalAlone(b *batch) (error, bool) {
-	if l.idempotent() {
+	if l.idempotent() || b.splits() {
 		return nil, false
 	}
 	err := b.refusal(l.op())

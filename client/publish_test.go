@@ -366,6 +366,45 @@ func TestProducerIsBounded(t *testing.T) {
 	require.Zero(t, waiting.buffered.Load())
 }
 
+// A record that the stream refuses for its size takes no other with it, whatever
+// batch they shared.
+func TestTooLargeForTheStream(t *testing.T) {
+	for _, d := range []Delivery{Idempotent, AtLeastOnce, AtMostOnce} {
+		b := newBroker(t)
+		c := dial(t, b)
+		b.LimitRecords("orders", 100)
+		release := make(chan struct{})
+		b.Intercept(once(publishes, felixtest.Action{Hold: release}))
+		p, err := c.Producer("orders", WithDelivery(d), WithBatchRecords(50))
+		require.NoError(t, err)
+		var futures []Future
+		for i := range 1000 {
+			size := 100
+			if i%333 == 7 {
+				size = 101
+			}
+			f, err := p.Send(soon(t), make([]byte, size))
+			require.NoError(t, err)
+			futures = append(futures, f)
+		}
+		close(release)
+		offsets := map[uint64]bool{}
+		for i, f := range futures {
+			ack, err := f.Wait(soon(t))
+			if i%333 == 7 {
+				require.ErrorIs(t, err, ErrLimitExceeded)
+				continue
+			}
+			require.NoError(t, err)
+			offsets[ack.Offset] = true
+		}
+		require.Equal(t, 997, len(offsets))
+		require.Equal(t, 997, len(b.Records("orders", 0)))
+		require.NoError(t, p.Close(soon(t)))
+		require.Zero(t, p.buffered.Load())
+	}
+}
+
 func TestTooLarge(t *testing.T) {
 	b := newBroker(t)
 	c := dial(t, b)

@@ -80,8 +80,13 @@ func (l *lane) judge(now time.Time) (wait time.Duration, finished []*batch, idle
 	if l.cause != nil {
 		j.judgeCause(l.cause)
 	}
-	kept := l.unacked[:0]
+	var kept []*batch
 	for _, b := range l.unacked {
+		if b.splits() {
+			kept = append(kept, b.split()...)
+			j.renew = true
+			continue
+		}
 		if err := j.judgeBatch(b); err != nil {
 			b.err = err
 			finished = append(finished, b)
@@ -89,7 +94,6 @@ func (l *lane) judge(now time.Time) (wait time.Duration, finished []*batch, idle
 		}
 		kept = append(kept, b)
 	}
-	clear(l.unacked[len(kept):])
 	l.unacked = kept
 	if l.idempotent() && (j.renew || len(finished) > 0) {
 		finished = append(finished, l.renew()...)
@@ -115,6 +119,16 @@ func (l *lane) judge(now time.Time) (wait time.Duration, finished []*batch, idle
 		wait = l.retries.wait(j.least)
 	}
 	return wait, finished, false
+}
+
+// splits reports whether b was refused for the size of one of its records, so
+// that the others may still be published.
+func (b *batch) splits() bool {
+	if b.count < 2 || b.maybe || b.verdict == nil || b.verdict.failure == nil {
+		return false
+	}
+	f := b.verdict.failure
+	return f.Code == wire.CodeLimitExceeded && f.Retry != wire.RetryOutcomeUnknown
 }
 
 // judgement is one pass over the batches of a lane.
