@@ -75,7 +75,21 @@ func startChild(ctx context.Context, dir string, before *child, flags ...string)
 		"serve", "--data", filepath.Join(dir, "data"), "--listen", clients, "--http-listen", http,
 		"--context-file", filepath.Join(dir, "context.yaml"), "--log-format", "json",
 	}, flags...)
-	c := &child{cmd: exec.Command(self, args...), dir: dir, log: &logTail{lines: make(chan string, 64)}, exited: make(chan struct{})}
+	return runChild(ctx, exec.Command(self, args...), dir)
+}
+
+// startFloor runs the bare broker.
+func startFloor(ctx context.Context, dir string, flush bool) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return runChild(ctx, exec.Command(self, "bench-floor", "--dir", dir, fmt.Sprintf("--sync=%v", flush)), dir)
+}
+
+// runChild starts a process and waits until it says that it serves.
+func runChild(ctx context.Context, cmd *exec.Cmd, dir string) (*child, error) {
+	c := &child{cmd: cmd, dir: dir, log: &logTail{lines: make(chan string, 64)}, exited: make(chan struct{})}
 	c.cmd.Env = withoutSettings(os.Environ())
 	out, err := c.cmd.StderrPipe()
 	if err != nil {

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/felixlog/felix/client"
+)
+
+type benchFlags struct {
+	tests, fsync, peers          []string
+	payload, runs, subs, records int
+	shards                       uint32
+	seconds                      time.Duration
+	noFloor                      bool
+	dir, out                     string
+}
+
+// benchCase is one kind of load, on a broker and on the bare one.
+type benchCase struct {
+	name     string
+	inFlight int
+	byTime   bool
+	run      func(*bench, context.Context) (figures benchFigures, records int, err error)
+	floor    func(b *bench, ctx context.Context, addr string) (benchFigures, error)
+}
+
+// benchCases are the cases in the order they run. byTime: what counts is the time of
+// one operation, not the rate.
+var benchCases = []benchCase{
+	{"publish-1", 1, true, awaited(1), floorAwaited(1)},
+	{"publish-8", 8, false, awaited(8), floorAwaited(8)},
+	{"publish-64", 64, false, awaited(64), floorAwaited(64)},
+	{"pipelined", benchWindow, false, (*bench).pipelined, (*bench).floorPipelined},
+	{"fanout", 0, false, (*bench).fanout, (*bench).floorFanout},
+	{"replay", 0, false, (*bench).replay, (*bench).floorReplay},
+	{"latency", 1, true, (*bench).latency, (*bench).floorLatency},
+}
+
+func (e *environment) benchCommand() *cobra.Command {
+	f := &benchFlags{}
+	var names []string
+	for _, c := range benchCases {
+		names = append(names, c.name)
+	}
+	c := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure a broker beside what this machine allows",
+		Long: "Measure a broker of its own, or the one of --brokers or --context, beside the bare broker: a TCP server that only\n" +
+			"frames, checksums, appends with a shared write and flush, and answers. Both are child processes, driven in turn, and\n" +
+			"each figure is the median of --runs. ratio is ours to the bare broker: of rates (above 1 is faster), and for publish-1\n" +
+			"and latency of median times (below 1 is faster). The cases are " + strings.Join(names, ", ") + ".",
+		Example: "  felix bench\n  felix bench --tests publish-64,pipelined --fsync on_commit --json\n  felix bench --peer periodic=peer.md",
+		Args:    cobra.NoArgs,
+		RunE:    ran(func(c *cobra.Command, _ []string) error { return e.bench(c.Context(), f) }),
+	}
+	fs := c.Flags()
+	fs.StringSliceVar(&f.tests, "tests", names, "cases to run")
+	fs.StringSliceVar(&f.fsync, "fsync", []string{"periodic", "on_commit"}, "fsync modes to run")
+	fs.IntVar(&f.payload, "payload", 128, "bytes of a record")
+	fs.Uint32Var(&f.shards, "shards", 1, "shards of the stream")
+	fs.IntVar(&f.runs, "runs", 3, "runs of each case; the median counts")
+	fs.DurationVar(&f.seconds, "time", 2*time.Second, "length of a run")
+	fs.IntVar(&f.subs, "subscribers", 64, "subscribers of fanout")
+	fs.IntVar(&f.records, "records", 1_000_000, "records of replay")
+	fs.StringArrayVar(&f.peers, "peer", nil, "FILE or FSYNC=FILE with a peer's rows from the same machine and time: JSON of this command, or a Markdown table")
+	fs.BoolVar(&f.noFloor, "no-floor", false, "leave the bare broker out")
+	fs.StringVar(&f.dir, "dir", "", "where to put the data; a temporary directory when not given")
+	fs.StringVar(&f.out, "out", "", "write the JSON here too")
+	complete(c, "tests", names...)
+	complete(c, "fsync", "none", "periodic", "on_commit")
+	return c
+}
+
+// bench is one broker with one stream under measurement.
+type bench struct {
+	*environment
+	f       *benchFlags
+	fsync   string
+	payload []byte
+	client  *client.Client
+	stream  string
+}
+
+const benchWindow = 1000
+
+func (e *environment) bench(ctx context.Context, f *benchFlags) (err error) {
+	switch {
+	case f.payload < 16 || f.payload > 8<<20:
+		return usagef("--payload %d: 16 bytes to 8 MiB", f.payload)
+	case f.runs < 1 || f.subs < 1 || f.records < 1 || f.shards < 1:
+		return usagef("--runs, --subscribers, --records and --shards are at least 1")
+	case f.seconds < 10*time.Millisecond:
+		return usagef("--time %s: at least 10ms", f.seconds)
+	}
+	for _, name := range f.tests {
+		if !slices.ContainsFunc(benchCases, func(c benchCase) bool { return c.name == name }) {
+			return usagef("--tests: no case %q", name)
+		}
+	}
+	var peers []peerRow
+	for _, p := range f.peers {
+		rows, err := readPeer(p)
+		if err != nil {
+			return err
+		}
+		peers = append(peers, rows...)
+	}
+	dir, err := os.MkdirTemp(f.dir, "felix-bench-")
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	report := newBenchReport()
+	for _, mode := range f.fsync {
+		if _, err := oneOf("--fsync", mode, "none", "periodic", "on_commit"); err != nil {
+			return err
+		}
+		if err := e.benchMode(ctx, f, mode, filepath.Join(dir, mode), peers, report); err != nil {
+			return err
+		}
+	}
+	if e.opts.json {
+		printJSON(e.out, report)
+	}
+	if f.out != "" {
+		file, err := os.Create(f.out)
+		if err != nil {
+			return err
+		}
+		printJSON(file, report)
+		return file.Close()
+	}
+	return nil
+}
+
+// benchMode runs every case in one fsync mode.
+func (e *environment) benchMode(ctx context.Context, f *benchFlags, mode, dir string, peers []peerRow, report *benchReport) (err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	own := *e
+	scrape := ""
+	if len(e.opts.brokers) == 0 && e.opts.context == "" {
+		broker, err := startChild(ctx, dir, nil, "--storage-min-free", "0", "--storage-fsync-mode", mode)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, broker.stop()) }()
+		own, scrape = *broker.use(e), broker.http
+	}
+	b := &bench{environment: &own, f: f, fsync: mode, payload: make([]byte, f.payload)}
+	for i := range b.payload {
+		b.payload[i] = byte('a' + i%26)
+	}
+	floorAddr := ""
+	if !f.noFloor {
+		floor, err := startFloor(ctx, dir, mode == "on_commit")
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, floor.kill()) }()
+		floorAddr = floor.clients
+	}
+	if !e.opts.json {
+		fmt.Fprintf(e.out, "\n%s, %d B, %d shards\n%-11s %12s %10s %10s %10s %8s %8s %12s %7s %12s %7s\n", mode, f.payload, f.shards,
+			"case", "records/s", "p50 µs", "p99 µs", "p999 µs", "allocs", "flushes", "bare/s", "ratio", "peer/s", "ratio")
+	}
+	bar := e.progress("measured runs of "+mode, int64(len(f.tests)*f.runs))
+	defer bar.end()
+	for _, c := range benchCases {
+		if !slices.Contains(f.tests, c.name) {
+			continue
+		}
+		row := benchRow{Name: c.name, Params: benchParams{Payload: f.payload, Fsync: mode, Shards: int(f.shards), InFlight: c.inFlight, Runs: f.runs}}
+		var ours, bare []benchFigures
+		var allocs, flushes []float64
+		for range f.runs {
+			before := b.counters(ctx, scrape)
+			figures, records, err := b.on(ctx, c.run)
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			after := b.counters(ctx, scrape)
+			ours = append(ours, figures)
+			allocs = append(allocs, (after.mallocs-before.mallocs)/float64(max(records, 1)))
+			flushes = append(flushes, (after.flushes-before.flushes)/float64(max(records, 1)))
+			if floorAddr != "" {
+				figures, err := c.floor(b, ctx, floorAddr)
+				if err != nil {
+					return fmt.Errorf("%s, bare broker: %w", c.name, err)
+				}
+				bare = append(bare, figures)
+			}
+			bar.add(1)
+		}
+		row.benchFigures = median(ours)
+		slices.Sort(allocs)
+		slices.Sort(flushes)
+		row.AllocsPerOp, row.FlushesPerOp = allocs[len(allocs)/2], flushes[len(flushes)/2]
+		if bare != nil {
+			m := median(bare)
+			row.Floor = &m
+		}
+		row.Peer = bestPeer(peers, c.name, row.Params)
+		row.compare(c.byTime)
+		report.Rows = append(report.Rows, row)
+		if !e.opts.json {
+			b.printRow(&row)
+		}
+	}
+	return nil
+}
+
+func (b *bench) printRow(r *benchRow) {
+	number := func(v float64, format string) string {
+		if v == 0 {
+			return "-"
+		}
+		return fmt.Sprintf(format, v)
+	}
+	floorRate, peerRate := 0.0, 0.0
+	if r.Floor != nil {
+		floorRate = r.Floor.Rate
+	}
+	if r.Peer != nil {
+		peerRate = r.Peer.Rate
+	}
+	fmt.Fprintf(b.out, "%-11s %12.0f %10s %10s %10s %8s %8s %12s %7s %12s %7s\n", r.Name, r.Rate, number(r.P50, "%.1f"), number(r.P99, "%.1f"), number(r.P999, "%.1f"),
+		number(r.AllocsPerOp, "%.2f"), number(r.FlushesPerOp, "%.4f"), number(floorRate, "%.0f"), number(r.Ratio, "%.2f"), number(peerRate, "%.0f"), number(r.PeerRatio, "%.2f"))
+}
+
+// on runs a case against a stream of its own, which is removed afterwards.
+func (b *bench) on(ctx context.Context, run func(*bench, context.Context) (benchFigures, int, error)) (f benchFigures, records int, err error) {
+	b.stream = "bench-" + strconv.FormatInt(time.Now().UnixNano(), 36)
+	quiet := *b.environment
+	quiet.out = io.Discard
+	quiet.opts.json = false
+	if err := quiet.createStream(ctx, b.stream, b.f.shards, b.fsync); err != nil {
+		return f, 0, err
+	}
+	defer func() { err = errors.Join(err, quiet.removeStream(context.WithoutCancel(ctx), b.stream)) }()
+	c, _, err := b.dial(ctx)
+	if err != nil {
+		return f, 0, err
+	}
+	defer c.Close()
+	b.client = c
+	return run(b, ctx)
+}
+
+type brokerCounters struct{ mallocs, flushes float64 }
+
+// counters reads the broker's own; zeros when there is nowhere to read them.
+func (b *bench) counters(ctx context.Context, base string) brokerCounters {
+	if base == "" {
+		return brokerCounters{}
+	}
+	text, err := b.fetch(ctx, base+"/metrics")
+	if err != nil {
+		return brokerCounters{}
+	}
+	value := func(series string) float64 {
+		for line := range strings.Lines(text) {
+			if v, ok := strings.CutPrefix(line, series+" "); ok {
+				if n, err := strconv.ParseFloat(strings.TrimSpace(v), 64); err == nil {
+					return n
+				}
+			}
+		}
+		return 0
+	}
+	return brokerCounters{value("go_memstats_mallocs_total"), value("felix_storage_sync_duration_seconds_count")}
+}
