@@ -117,19 +117,19 @@ func (s *session) waitLedger(ok func() bool, why Pause) {
 	}
 	o.mu.Unlock()
 	s.settleBurst()
-	waited := false
 	o.mu.Lock()
+	if !ok() {
+		o.mu.Unlock()
+		s.server.events.paused(why)
+		o.mu.Lock()
+	}
 	s.ledger.waiting = true
 	for !ok() {
-		waited = true
 		o.changed.Wait()
 	}
 	s.ledger.waiting = false
 	o.mu.held = true
 	o.mu.Unlock()
-	if waited {
-		s.server.events.paused(why)
-	}
 }
 
 // waitSettled waits until everything taken on is answered. The shards answer in any

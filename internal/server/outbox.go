@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 )
 
 // errOutboxClosed is what a session meets that is ending.
@@ -28,6 +29,10 @@ type outbox struct {
 	spawn func(func())
 	// fail is told that a write failed, without the lock. It must not block.
 	fail func(error)
+	// stalled is told, without the lock, when a write of the reader's takes longer than
+	// stallTime: the client does not read, and so is not read.
+	stalled func()
+	stall   *time.Timer
 
 	mu struct {
 		sync.Mutex
@@ -45,8 +50,11 @@ type outbox struct {
 // that answer little must cost little.
 const outboxKept = 4 << 10
 
-func (o *outbox) init(w io.Writer, limit int, spawn func(func()), fail func(error)) {
-	o.w, o.limit, o.spawn, o.fail = w, limit, spawn, fail
+// stallTime is how long a write may take before it counts as a stall.
+const stallTime = 500 * time.Millisecond
+
+func (o *outbox) init(w io.Writer, limit int, spawn func(func()), fail func(error), stalled func()) {
+	o.w, o.limit, o.spawn, o.fail, o.stalled = w, limit, spawn, fail, stalled
 	o.changed = sync.NewCond(&o.mu)
 }
 
@@ -89,7 +97,13 @@ func (o *outbox) flush() {
 		return
 	}
 	o.mu.writing = true
+	if o.stall == nil {
+		o.stall = time.AfterFunc(stallTime, o.stalled)
+	} else {
+		o.stall.Reset(stallTime)
+	}
 	o.writeOnce(nil)
+	o.stall.Stop()
 	o.mu.writing = false
 	o.changed.Broadcast()
 	o.kickUnlock()
@@ -151,16 +165,15 @@ func (o *outbox) close(err error) {
 	o.mu.Unlock()
 }
 
-// room waits until no more than the limit waits to be written, and reports whether it
-// had to wait. A reader that holds must not call it.
-func (o *outbox) room() (waited bool, err error) {
+// room waits until no more than the limit waits to be written. A reader that holds must
+// not call it.
+func (o *outbox) room() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.mu.buf) > o.limit && o.mu.err == nil {
-		waited = true
 		o.changed.Wait()
 	}
-	return waited, o.mu.err
+	return o.mu.err
 }
 
 // full reports whether room would wait.

@@ -154,6 +154,18 @@ func (w *world) count(f func()) {
 	}
 }
 
+func (w *world) refusals(r Refusal) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.refused[r]
+}
+
+func (w *world) pauses(p Pause) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.paused[p]
+}
+
 // eventually waits until cond, asked with the counters locked, holds.
 func (w *world) eventually(what string, cond func() bool) {
 	w.t.Helper()
@@ -185,6 +197,8 @@ func (w *world) stream(name string, s meta.Stream) {
 	require.NoError(w.t, err)
 }
 
+func (w *world) durable(shards uint32) meta.Stream { return meta.Stream{Shards: shards, Durable: true} }
+
 func (w *world) mint(tenant string, permissions ...string) string {
 	w.t.Helper()
 	token, err := w.keys.Mint(auth.MintRequest{Tenant: tenant, Subject: "alice", Permissions: permissions, TTL: time.Hour})
@@ -203,6 +217,8 @@ func transports(t *testing.T, f func(t *testing.T, transport string)) {
 type host struct {
 	w    *world
 	quic *quic.Conn
+	// small: receive buffers are small (TCP).
+	small bool
 }
 
 func (w *world) dial(transport string) *host {
@@ -231,7 +247,11 @@ func (h *host) open() *peer {
 		p.rw, p.fin = s, s.Close
 		p.abandon = func() { bidiLink{s}.stop() }
 	} else {
-		conn, err := tls.Dial("tcp", h.w.addr, h.w.client)
+		dial := func() (*tls.Conn, error) { return tls.Dial("tcp", h.w.addr, h.w.client) }
+		if h.small {
+			dial = func() (*tls.Conn, error) { return dialSmall(h.w) }
+		}
+		conn, err := dial()
 		require.NoError(p.t, err)
 		p.t.Cleanup(func() { closeQuietly(conn) })
 		p.rw, p.fin = conn, conn.CloseWrite

@@ -55,7 +55,8 @@ func (c *connection) serve(l link, uni bool) {
 	defer s.cancel()
 	s.request.s = s
 	s.reader = wire.NewReader(l, uint32(c.server.limits.PreAuthFrameBytes))
-	s.out.init(l, c.server.limits.UnreadBytes, c.run, s.broken)
+	s.out.init(l, c.server.limits.UnreadBytes, c.run, s.broken,
+		func() { c.server.events.paused(PausedUnread) })
 	call(c.server.events.OnStream)
 	defer call(c.server.events.OnStreamEnd)
 
@@ -127,11 +128,7 @@ func (s *session) authenticate() error {
 func (s *session) read() error {
 	for {
 		// A client that does not read its answers is not read either.
-		waited, err := s.out.room()
-		if waited {
-			s.server.events.paused(PausedUnread)
-		}
-		if err != nil {
+		if err := s.waitRoom(); err != nil {
 			return err
 		}
 		frame, err := s.reader.Next()
@@ -364,21 +361,23 @@ func (s *session) answer(m wire.Message) {
 	o.kickUnlock()
 }
 
-// makeRoom waits while the client does not read its answers.
+// makeRoom is waitRoom in the middle of a burst.
 func (s *session) makeRoom() error {
 	if !s.out.full() {
 		return nil
 	}
 	s.settleBurst()
-	waited, err := s.out.room()
-	if waited {
+	err := s.waitRoom()
+	s.out.hold()
+	return err
+}
+
+// waitRoom waits while the client does not read its answers.
+func (s *session) waitRoom() error {
+	if s.out.full() {
 		s.server.events.paused(PausedUnread)
 	}
-	if err != nil {
-		return err
-	}
-	s.out.hold()
-	return nil
+	return s.out.room()
 }
 
 // requestID is the request_id of a request that has one.

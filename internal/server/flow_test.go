@@ -1,0 +1,271 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/wire"
+)
+
+// blocked makes a stream whose publishes are not answered until release is called: a
+// subscriber that blocks has a full queue.
+func (w *world) blocked(name string) (release func()) {
+	w.t.Helper()
+	w.stream(name, meta.Stream{Shards: 1, Overflow: meta.OverflowBlock})
+	st, err := w.broker.Stream("t1", "ns", name)
+	require.NoError(w.t, err)
+	shard, err := st.Shard(0)
+	require.NoError(w.t, err)
+	sub, err := shard.Subscribe(context.Background(), partition.SubscribeOptions{QueueCapacity: 1})
+	require.NoError(w.t, err)
+	p := w.dial(transportTCP).login()
+	p.publish(acked(1, batch(name, "fills the queue")))
+	require.False(w.t, p.ack().Failed)
+	p.abandon()
+	return sub.Close
+}
+
+// A stream with as many publishes unanswered as granted is not read until one is
+// answered: flow control, not an error. Streams beside it go on.
+func TestPublishWindow(t *testing.T) {
+	w := newWorld(t, withLimits(Limits{PublishWindow: 4}))
+	transports(t, func(t *testing.T, transport string) {
+		for _, features := range []wire.Features{everything, everything &^ wire.FeaturePublishPipeline} {
+			before := w.pauses(PausedWindow)
+			name := "window-" + transport + "-" + decimal(int(features>>15&1))
+			release := w.blocked(name)
+			h := w.dial(transport)
+			p := h.open()
+			p.send(&wire.Auth{Tenant: "t1", Token: w.token, ClientFlags: wire.FlagsKnown, HasClientFlags: true, Features: features})
+			require.IsType(t, &wire.AuthOK{}, p.recv())
+			const n = 20
+			for id := range uint64(n) {
+				p.publish(acked(id, batch(name, "x")))
+			}
+			w.eventually("paused", func() bool { return w.paused[PausedWindow] == before+1 })
+			require.Equal(t, 4, w.inFlight(name), name)
+
+			other := h.login()
+			other.publish(acked(9, batch("memory", "y")))
+			require.Equal(t, uint64(9), other.ack().RequestID)
+			release()
+			for id := range uint64(n) {
+				require.Equal(t, id, p.ack().RequestID)
+			}
+		}
+	})
+}
+
+// inFlight is how many publishes the stream has taken in and not answered.
+func (w *world) inFlight(name string) int {
+	st, err := w.broker.Stream("t1", "ns", name)
+	require.NoError(w.t, err)
+	answered := uint64(0)
+	for i := range st.Counters().Publishes {
+		answered += st.Counters().Publishes[i].Load()
+	}
+	return int(st.Counters().Blocked.Load()+1) - int(answered)
+}
+
+// Publishes that are never answered have a window as well.
+func TestUnackedWindow(t *testing.T) {
+	w := newWorld(t, withLimits(Limits{UnackedWindow: 8}))
+	release := w.blocked("window")
+	p := w.dial(transportTCP).login()
+	for range 30 {
+		p.publish(batch("window", "x"))
+	}
+	w.eventually("paused", func() bool { return w.paused[PausedWindow] == 1 })
+	require.Equal(t, 8, w.inFlight("window"))
+	release()
+	p.publish(acked(7, batch("window", "last")))
+	require.Equal(t, uint64(7), p.ack().RequestID)
+}
+
+// A connection's bytes in flight are bounded over all its streams, and one publish that
+// is larger than the bound goes alone.
+func TestInFlightBytes(t *testing.T) {
+	w := newWorld(t, withLimits(Limits{InFlightBytes: 1000}))
+	release := w.blocked("window")
+	h := w.dial(transportQUIC)
+	a, b := h.login(), h.login()
+	payload := strings.Repeat("x", 400)
+	for id := range uint64(3) {
+		a.publish(acked(id, batch("window", payload)))
+	}
+	w.eventually("paused", func() bool { return w.paused[PausedInFlight] == 1 })
+	require.Equal(t, 2, w.inFlight("window"))
+	b.publish(acked(9, batch("memory", payload)))
+	w.eventually("paused", func() bool { return w.paused[PausedInFlight] == 2 })
+	// Another connection is not concerned.
+	other := w.dial(transportTCP).login()
+	other.publish(acked(9, batch("memory", payload)))
+	require.Equal(t, uint64(9), other.ack().RequestID)
+
+	release()
+	for id := range uint64(3) {
+		require.Equal(t, id, a.ack().RequestID)
+	}
+	require.Equal(t, uint64(9), b.ack().RequestID)
+	a.publish(acked(10, batch("memory", strings.Repeat("x", 5000))))
+	require.False(t, a.ack().Failed)
+}
+
+// A connection that ends while its streams wait for room leaves nothing behind.
+func TestEndWhileWaiting(t *testing.T) {
+	w := newWorld(t, withLimits(Limits{InFlightBytes: 1000, PublishWindow: 4}))
+	release := w.blocked("window")
+	for _, transport := range []string{transportTCP, transportQUIC} {
+		h := w.dial(transport)
+		for range 3 {
+			p := h.login()
+			for id := range uint64(20) {
+				p.publish(acked(id, batch("window", strings.Repeat("x", 300))))
+			}
+			defer p.abandon()
+		}
+		if h.quic != nil {
+			closeQUIC(h.quic, 0, "")
+		}
+	}
+	w.eventually("paused", func() bool { return w.paused[PausedInFlight] > 0 })
+	release()
+}
+
+// deaf dials a client whose receive buffers are small, so that it is soon noticed when
+// it does not read.
+func (w *world) deaf(transport string) *host {
+	w.t.Helper()
+	if transport == transportTCP {
+		return &host{w: w, small: true}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := quic.DialAddr(ctx, w.addr, w.client, &quic.Config{
+		InitialStreamReceiveWindow: 16 << 10, MaxStreamReceiveWindow: 16 << 10, MaxIdleTimeout: patience, KeepAlivePeriod: time.Second})
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { closeQUIC(conn, 0, "") })
+	return &host{w: w, quic: conn}
+}
+
+func dialSmall(w *world) (*tls.Conn, error) {
+	socket, err := net.Dial("tcp", w.addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := socket.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
+		return nil, err
+	}
+	return tls.Client(socket, w.client), nil
+}
+
+// A client that pipelines publishes and never reads its answers is not read any more;
+// nobody else is held up, memory stays, and when it does read it gets every answer.
+func TestClientThatDoesNotReadAnswers(t *testing.T) {
+	w := newWorld(t, withLimits(Limits{UnreadBytes: 16 << 10}))
+	transports(t, func(t *testing.T, transport string) {
+		before := w.pauses(PausedUnread)
+		p := w.deaf(transport).login()
+		sent := make(chan uint64, 1)
+		stop := make(chan struct{})
+		go func() {
+			id := uint64(0)
+			defer func() { sent <- id }()
+			for frame := []byte(nil); ; id++ {
+				frame = wire.AppendPublishBatch(frame[:0], acked(id, batch("memory", "x")))
+				if _, err := p.rw.Write(frame); err != nil {
+					return
+				}
+				select {
+				case <-stop:
+					id++
+					return
+				default:
+				}
+			}
+		}()
+		w.eventually("paused", func() bool { return w.paused[PausedUnread] > before })
+		var held runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&held)
+		require.Less(t, held.HeapInuse, uint64(64<<20))
+
+		other := w.dial(transport).login()
+		for id := range uint64(500) {
+			other.publish(acked(id, batch("memory", "y")))
+			require.Equal(t, id, other.ack().RequestID)
+		}
+		close(stop)
+		for id := uint64(0); ; id++ {
+			require.Equal(t, id, p.ack().RequestID)
+			select {
+			case n := <-sent:
+				for id++; id < n; id++ {
+					require.Equal(t, id, p.ack().RequestID)
+				}
+				return
+			default:
+			}
+		}
+	})
+}
+
+// A subscriber that does not read costs no more than its buffers, whatever is published;
+// others get everything; when it reads again it gets everything too, if the stream is
+// durable.
+func TestSubscriberThatDoesNotRead(t *testing.T) {
+	megabytes := 24
+	if os.Getenv("FELIX_TEST_LONG") != "" {
+		megabytes = 2048
+	}
+	w := newWorld(t)
+	transports(t, func(t *testing.T, transport string) {
+		name := "deaf-" + transport
+		w.stream(name, w.durable(1))
+		w.stream(name+"-memory", meta.Stream{Shards: 1})
+		for _, stream := range []string{name, name + "-memory"} {
+			_, deaf := w.deaf(transport).subscribe(subscribeTo(stream, latest))
+			_, keen := w.dial(transport).subscribe(subscribeTo(stream, latest))
+			got := make(chan int, 1)
+			total := megabytes * 16
+			go func() {
+				n := 0
+				for n < total {
+					f, err := keen.next()
+					var e wire.EventBatch
+					if err != nil || e.Decode(f.Flags, f.Payload) != nil {
+						break
+					}
+					n += len(e.Payloads)
+				}
+				got <- n
+			}()
+			p := w.dial(transport).login()
+			payload := strings.Repeat("p", 64<<10)
+			for id := range uint64(total) {
+				p.publish(acked(id, batch(stream, payload)))
+				require.False(t, p.ack().Failed)
+			}
+			require.Equal(t, total, <-got)
+			var held runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&held)
+			require.Less(t, held.HeapInuse, uint64(128<<20))
+			if stream == name {
+				require.Len(t, deaf.collect(0, total), total)
+			}
+			deaf.abandon()
+		}
+	})
+}

@@ -1,0 +1,231 @@
+package server
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/wire"
+)
+
+func TestTopologyRequests(t *testing.T) {
+	w := newWorld(t)
+	w.stream("jump", meta.Stream{Shards: 3, Routing: meta.RoutingJumpHash})
+	transports(t, func(t *testing.T, transport string) {
+		p := w.dial(transport).login()
+		for _, tc := range []struct{ ask, want wire.Message }{
+			{&wire.StreamShards{Tenant: "t1", Namespace: "ns", Stream: "wide", RequestID: 5}, &wire.StreamShardsView{Shards: 4, RequestID: 5, HasRouting: true}},
+			{&wire.StreamShards{Tenant: "t1", Namespace: "ns", Stream: "jump", RequestID: 6},
+				&wire.StreamShardsView{Shards: 3, RequestID: 6, HasRouting: true, Routing: wire.RoutingJump}},
+			{&wire.StreamShards{Tenant: "t1", Namespace: "ns", Stream: "absent", RequestID: 7}, &wire.StreamShardsView{RequestID: 7}},
+			{&wire.StreamShards{Tenant: "t1", Namespace: "absent", Stream: "../x", RequestID: 7}, &wire.StreamShardsView{RequestID: 7}},
+			{&wire.ShardOwners{Tenant: "t1", Namespace: "ns", Name: "jump", RequestID: 8},
+				&wire.ShardOwnersView{Owners: []wire.ShardOwner{{Shard: 0}, {Shard: 1}, {Shard: 2}}, RequestID: 8}},
+			{&wire.ShardOwners{Tenant: "t1", Namespace: "ns", Name: "absent", RequestID: 9}, &wire.ShardOwnersView{RequestID: 9}},
+			{&wire.ShardOwners{Tenant: "t1", Namespace: "ns", Name: "jump", Cache: true, RequestID: 9}, &wire.ShardOwnersView{RequestID: 9}},
+		} {
+			p.send(tc.ask)
+			got := p.recv()
+			if v, ok := got.(*wire.ShardOwnersView); ok && len(v.Owners) == 0 {
+				v.Owners = nil
+			}
+			require.Equal(t, tc.want, got)
+		}
+		p.send(&wire.ProducerInit{RequestID: 1}, &wire.ProducerInit{RequestID: 2})
+		a, b := p.recv().(*wire.ProducerInitOK), p.recv().(*wire.ProducerInitOK)
+		require.Equal(t, []uint64{1, 2}, []uint64{a.RequestID, b.RequestID})
+		require.NotEqual(t, a.ProducerID, b.ProducerID)
+	})
+}
+
+// Requests nobody serves are answered, and the stream goes on, for a client that can
+// read the answer; for another the stream ends with the reason.
+func TestUnsupported(t *testing.T) {
+	w := newWorld(t)
+	transports(t, func(t *testing.T, transport string) {
+		h := w.dial(transport)
+		p := h.login()
+		unknown := func(text string) []byte {
+			return append(wire.AppendHeader(nil, 0, uint32(len(text))), text...)
+		}
+		for _, tc := range []struct {
+			frame []byte
+			want  *wire.Unsupported
+		}{
+			{unknown(`{"type":"time_travel","request_id":7}`), &wire.Unsupported{RequestType: "time_travel", RequestID: 7, HasRequestID: true}},
+			{unknown(`{"type":"time_travel","request_id":-7}`), &wire.Unsupported{RequestType: "time_travel"}},
+			{unknown(`{"type":"time_travel"}`), &wire.Unsupported{RequestType: "time_travel"}},
+			{wire.AppendMessage(nil, &wire.Topology{}), &wire.Unsupported{RequestType: "topology"}},
+			{wire.AppendMessage(nil, &wire.CacheGet{Tenant: "t1", Namespace: "ns", Cache: "c", Key: "k", RequestID: 8, HasRequestID: true}),
+				&wire.Unsupported{RequestType: "cache_get", RequestID: 8, HasRequestID: true}},
+			{wire.AppendMessage(nil, &wire.CacheGet{Tenant: "t1", Namespace: "ns", Cache: "c", Key: "k"}), &wire.Unsupported{RequestType: "cache_get"}},
+			{wire.AppendMessage(nil, &wire.GroupAck{GroupRef: wire.GroupRef{Tenant: "t1", Namespace: "ns", Stream: "s", Group: "g"}, RequestID: 9}),
+				&wire.Unsupported{RequestType: "group_ack", RequestID: 9, HasRequestID: true}},
+			{wire.AppendMessage(nil, &wire.Extension{Name: "x.y", RequestID: 3, HasRequestID: true}),
+				&wire.Unsupported{RequestType: "extension", Extension: "x.y", RequestID: 3, HasRequestID: true}},
+		} {
+			p.sendRaw(tc.frame)
+			require.Equal(t, tc.want, p.recv())
+		}
+		p.publish(acked(1, batch("memory", "still here")))
+		require.Equal(t, uint64(1), p.ack().RequestID)
+
+		old := h.open()
+		old.send(&wire.Auth{Tenant: "t1", Token: w.token})
+		old.recv()
+		old.sendRaw(unknown(`{"type":"time_travel","request_id":7}`))
+		require.IsType(t, &wire.Error{}, old.recv())
+		require.ErrorIs(t, old.gone(), io.EOF)
+	})
+}
+
+// What ends an authenticated stream: an error that says why, then the end.
+func TestRefusedRequests(t *testing.T) {
+	w := newWorld(t)
+	raw := func(flags wire.Flags, text string) []byte {
+		return append(wire.AppendHeader(nil, flags, uint32(len(text))), text...)
+	}
+	transports(t, func(t *testing.T, transport string) {
+		h := w.dial(transport)
+		for name, tc := range map[string]struct {
+			frame []byte
+			code  wire.Code
+		}{
+			"second auth":           {wire.AppendMessage(nil, &wire.Auth{Tenant: "t1", Token: w.token}), wire.CodeInvalidRequest},
+			"an answer":             {wire.AppendMessage(nil, &wire.OK{}), wire.CodeInvalidRequest},
+			"an event":              {wire.AppendMessage(nil, &wire.EventStreamHello{SubscriptionID: 1}), wire.CodeInvalidRequest},
+			"no object":             {raw(0, `[1]`), wire.CodeInvalidRequest},
+			"no type":               {raw(0, `{"a":1}`), wire.CodeInvalidRequest},
+			"broken JSON":           {raw(0, `{"type":"publish"`), wire.CodeInvalidRequest},
+			"not UTF-8":             {raw(0, "{\"type\":\"\xff\"}"), wire.CodeInvalidRequest},
+			"undefined flag":        {raw(0x8000, "x"), wire.CodeInvalidRequest},
+			"an ack":                {raw(wire.FlagBinaryPublishAck, "x"), wire.CodeInvalidRequest},
+			"events":                {raw(wire.FlagBinaryEventBatchShared, "x"), wire.CodeInvalidRequest},
+			"idempotent, not acked": {raw(wire.FlagBinaryPublishBatch|wire.FlagBinaryPublishIdempotent, "x"), wire.CodeInvalidRequest},
+			"malformed, unacked":    {raw(wire.FlagBinaryPublishBatch, "x"), wire.CodeInvalidRequest},
+			"wrong magic":           {[]byte("GET / HTTP/1.1"), wire.CodeInvalidRequest},
+			"empty frame":           {wire.AppendHeader(nil, 0, 0), wire.CodeInvalidRequest},
+			"frame over 16 MiB":     {wire.AppendHeader(nil, 1, 16<<20+1), wire.CodeLimitExceeded},
+		} {
+			t.Run(name, func(t *testing.T) {
+				p := h.login()
+				p.sendRaw(tc.frame)
+				e, ok := p.recv().(*wire.Error)
+				require.True(t, ok)
+				require.Equal(t, tc.code, e.Failure.Code, e.Failure.Error())
+				require.ErrorIs(t, p.gone(), io.EOF)
+			})
+		}
+	})
+}
+
+// A malformed publish that can be named is answered as a publish, and the stream stays.
+func TestMalformedPublishIsAnsweredAsOne(t *testing.T) {
+	w := newWorld(t)
+	transports(t, func(t *testing.T, transport string) {
+		p := w.dial(transport).login()
+		good := wire.AppendPublishBatch(nil, acked(77, batch("memory", "abc")))
+		bad := append([]byte(nil), good[:len(good)-1]...)
+		bad = wire.FinishFrame(bad, 0)
+		p.sendRaw(bad)
+		a := p.ack()
+		require.True(t, a.Failed)
+		require.Equal(t, uint64(77), a.RequestID)
+		require.Equal(t, wire.CodeInvalidRequest, a.Failure.Code)
+		require.Equal(t, wire.RetryFatal, a.Failure.Retry)
+
+		text := `{"type":"publish_batch","tenant_id":"t1","namespace":"ns","stream":"memory","payloads":["!"],"request_id":78,"ack":"per_batch"}`
+		p.sendRaw(append(wire.AppendHeader(nil, 0, uint32(len(text))), text...))
+		e, ok := p.recv().(*wire.PublishError)
+		require.True(t, ok)
+		require.Equal(t, uint64(78), e.RequestID)
+		require.Equal(t, wire.CodeInvalidRequest, e.Failure.Code)
+
+		// An ack without a request id.
+		p.send(&wire.Publish{Tenant: "t1", Namespace: "ns", Stream: "memory", Ack: wire.AckPerMessage})
+		require.Equal(t, wire.CodeInvalidRequest, p.recv().(*wire.Error).Failure.Code)
+
+		p.sendRaw(good)
+		require.Equal(t, wire.PublishAck{RequestID: 77}, p.ack())
+	})
+}
+
+// Names that are no names, wherever they come: an answer, and nothing else.
+func TestOddNames(t *testing.T) {
+	w := newWorld(t)
+	p := w.dial(transportTCP).login()
+	for _, name := range []string{"", ".", "..", "a/../b", "a\x00b", strings.Repeat("a", 10<<10), "../../etc/passwd", "*"} {
+		p.publish(acked(1, batch(name, "x")))
+		a := p.ack()
+		require.True(t, a.Failed, "%q", name)
+		require.Contains(t, []wire.Code{wire.CodeNotFound, wire.CodeForbidden, wire.CodeInvalidRequest}, a.Failure.Code)
+		p.send(&wire.Subscribe{Tenant: "t1", Namespace: "ns", Stream: name})
+		require.IsType(t, &wire.Error{}, p.recv(), "%q", name)
+	}
+}
+
+func TestHandlers(t *testing.T) {
+	release := make(chan struct{})
+	echo := func(_ context.Context, r *Request) {
+		m := r.Message.(*wire.Extension)
+		if !r.Allow(auth.StreamPublish, auth.StreamObject("t1", "ns", "memory")) {
+			return
+		}
+		answer := &wire.ExtensionOK{Name: m.Name, RequestID: m.RequestID, HasRequestID: m.HasRequestID, Body: append([]byte(nil), m.Body...)}
+		if m.RequestID != 1 {
+			r.Answer(answer)
+			return
+		}
+		reply := r.Defer()
+		go func() {
+			<-release
+			reply.Answer(answer)
+		}()
+	}
+	w := newWorld(t, func(o *Options) {
+		o.Handlers = []Handlers{{
+			Features: wire.FeatureCounters,
+			Requests: map[string]Handler{"counter_get": func(_ context.Context, r *Request) {
+				panic("a defect")
+			}},
+			Extensions: map[string]Handler{"test.echo": echo},
+		}}
+	})
+	p := w.dial(transportTCP).open()
+	p.send(&wire.Auth{Tenant: "t1", Token: w.token, HasClientFlags: true, ClientFlags: 0x1FFF, Features: everything, Extensions: true})
+	ok := p.recv().(*wire.AuthOK)
+	require.Equal(t, []string{"test.echo"}, ok.Extensions)
+	require.True(t, ok.Features.Has(wire.FeatureCounters))
+
+	// The first is answered later; the second keeps its turn behind it, a publish does not.
+	for id := range uint64(2) {
+		p.send(&wire.Extension{Name: "test.echo", RequestID: id + 1, HasRequestID: true, Body: []byte(`{"a":1}`)})
+	}
+	p.publish(acked(9, batch("memory", "x")))
+	require.Equal(t, uint64(9), p.ack().RequestID)
+	close(release)
+	for id := range uint64(2) {
+		require.Equal(t, &wire.ExtensionOK{Name: "test.echo", RequestID: id + 1, HasRequestID: true, Body: []byte(`{"a":1}`)}, p.recv())
+	}
+
+	// A defect in a handler costs its stream, no more.
+	p.send(&wire.CounterGet{Tenant: "t1", Namespace: "ns", Cache: "c", Key: "k"})
+	require.Equal(t, wire.CodeInternal, p.recv().(*wire.Error).Failure.Code)
+	require.ErrorIs(t, p.gone(), io.EOF)
+	require.Equal(t, 1, w.refusals(RefusedInternal))
+	w.dial(transportTCP).login()
+}
+
+func TestHandlersAreGivenOnce(t *testing.T) {
+	nop := func(context.Context, *Request) {}
+	s := &Server{handlers: map[string]Handler{}, extensions: map[string]Handler{}}
+	require.NoError(t, s.register(Handlers{Requests: map[string]Handler{"a": nop}, Extensions: map[string]Handler{"x": nop}}))
+	require.Error(t, s.register(Handlers{Requests: map[string]Handler{"a": nop}}))
+	require.Error(t, s.register(Handlers{Extensions: map[string]Handler{"x": nop}}))
+	require.Error(t, s.register(Handlers{Requests: map[string]Handler{"b": nil}}))
+}
