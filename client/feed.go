@@ -231,6 +231,9 @@ func (f *feed) deliver(ctx context.Context, d *delivery) error {
 			}
 		}
 		f.next, f.hasNext = end, true
+	} else {
+		// A stream in memory: after these there is nothing to resume from.
+		f.hasNext = false
 	}
 	return f.hand(ctx, d)
 }
