@@ -107,16 +107,16 @@ func TestCrashAtEveryOperation(t *testing.T) {
 				}
 				whole := disk.NewStrict(1, disk.Options{})
 				full := &crashScript{acked: map[Offset]string{}, tried: map[string]bool{}}
-				full.run(whole, o, 60)
-				require.Len(t, full.acked, 60)
+				full.run(whole, o, 24)
+				require.Len(t, full.acked, 24)
 				ops := whole.Ops()
-				require.Greater(t, ops, 60)
+				require.Greater(t, ops, 24)
 				for n := range ops {
 					d := disk.NewStrict(uint64(n), disk.Options{})
 					d.StopAfter(n)
 					s := &crashScript{acked: map[Offset]string{}, tried: map[string]bool{}}
-					s.run(d, o, 60)
-					for seed := range uint64(4) {
+					s.run(d, o, 24)
+					for seed := range uint64(2) {
 						after := d.Fork(seed + 100).Crash()
 						if err := s.check(after.Fork(seed), o); err != nil {
 							t.Fatalf("power cut after operation %d of %d, seed %d: %v\n%s", n, ops, seed, err, tail(d.Trace(), 12))
