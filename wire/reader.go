@@ -138,7 +138,9 @@ func (r *Reader) makeRoom(n int) {
 	// make us allocate what it promises.
 	want := min(n, max(maxChunk, 2*have))
 	wasteful := have == 0 && (len(r.cur.buf)-r.w < len(r.cur.buf)/4 || len(r.cur.buf) > 2*r.size)
-	if len(r.cur.buf)-r.r >= want && r.w < len(r.cur.buf) && !wasteful {
+	// A frame that begins the chunk fills it before it gets a larger one: growing with
+	// each piece that arrives would copy a large frame over and over.
+	if r.w < len(r.cur.buf) && !wasteful && (r.r == 0 || len(r.cur.buf)-r.r >= want) {
 		return
 	}
 	want = max(want, r.size)
