@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -157,4 +158,16 @@ func requireSameFiles(t testing.TB, want, got map[string]string) {
 	for n := range want {
 		require.Equal(t, want[n], got[n], n)
 	}
+}
+
+// waitUntil lets the bubble's time pass until ok, for a minute of it at most.
+func waitUntil(t testing.TB, ok func() bool) {
+	t.Helper()
+	for range 600 {
+		if ok() {
+			return
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+	t.Fatal("nothing happened for a minute")
 }

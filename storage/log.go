@@ -95,6 +95,7 @@ type logMu struct {
 	state   State
 	closing bool // Close was called: nothing new is accepted
 	poison  *PoisonedError
+	spoilt  bool // the list of segments is not what is on disk: files were changed half-way
 
 	queue    batchQueue // accepted, no offset yet
 	inBytes  int64      // of batches accepted and not completed

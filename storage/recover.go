@@ -44,6 +44,7 @@ type recovery struct {
 	indexes  map[SegmentID]bool
 	mark     segment.Mark
 	hasMark  bool
+	hasLost  bool // there is a lost/
 	epochs   []GenerationStart
 	epochsOK bool
 	gens     []GenerationStart
@@ -113,7 +114,7 @@ func (r *recovery) list() error {
 	l := r.l
 	entries, err := l.fs.ReadDir(l.dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := r.makeDir(); err != nil {
+		if err := l.fs.MkdirAll(l.dir); err != nil {
 			return fmt.Errorf("storage: make %s: %w", l.dir, err)
 		}
 	} else if err != nil {
@@ -126,6 +127,8 @@ func (r *recovery) list() error {
 			class = segment.NameUnknown
 		}
 		switch class {
+		case segment.NameLost:
+			r.hasLost = true
 		case segment.NameSegment:
 			r.segs = append(r.segs, &foundSegment{id: id})
 		case segment.NameIndex:
@@ -167,27 +170,6 @@ func (r *recovery) list() error {
 
 // maxEpochsFile is the size of the largest epochs file: 65,535 entries.
 const maxEpochsFile = 12 + 65_535*16
-
-// makeDir makes the log's directory and flushes the names of those it made.
-func (r *recovery) makeDir() error {
-	l := r.l
-	var made []string
-	for dir := l.dir; ; dir = filepath.Dir(dir) {
-		if _, err := l.fs.Stat(dir); err == nil || filepath.Dir(dir) == dir {
-			break
-		}
-		made = append(made, dir)
-	}
-	if err := l.fs.MkdirAll(l.dir); err != nil {
-		return err
-	}
-	for _, dir := range made {
-		if err := l.fs.SyncDir(filepath.Dir(dir)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 func (r *recovery) open(s *foundSegment, flag vfs.Flag) (vfs.File, error) {
 	return r.l.fs.OpenFile(filepath.Join(r.l.dir, segment.SegmentName(s.id)), flag)

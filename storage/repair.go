@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/felixlog/felix/storage/internal/rules"
@@ -18,7 +19,7 @@ func beUint64(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
 // backwards, so that a pass that stops half-way leaves a log with the same verdict.
 func (r *recovery) repair() error {
 	for _, step := range []func() error{
-		r.removeFiles, r.moveLost, r.cutTail, r.trimSealed, r.begin, r.rewrite, r.rebuildIndexes, r.moveMark,
+		r.storeNames, r.removeFiles, r.moveLost, r.cutTail, r.trimSealed, r.begin, r.rewrite, r.rebuildIndexes, r.moveMark,
 	} {
 		if err := r.ctx.Err(); err != nil {
 			return err
@@ -38,6 +39,33 @@ func (r *recovery) syncDir() error {
 		return nil
 	}
 	return r.l.fs.SyncDir(r.l.dir)
+}
+
+// storeNames flushes the directory as it was found: a name that can be listed is not a
+// stored one, after a kill or a flush of the directory that failed. For a log that is to
+// begin that goes for the directory's own name too, and those above it.
+func (r *recovery) storeNames() error {
+	if err := r.syncDir(); err != nil {
+		return err
+	}
+	if r.hasLost && rules.SyncDirectory.Holds() {
+		if err := r.l.fs.SyncDir(r.l.lostDir()); err != nil {
+			return err
+		}
+	}
+	if len(r.segs) > 0 || !rules.SyncDirectory.Holds() {
+		return nil
+	}
+	for dir := r.l.dir; filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
+		err := r.l.fs.SyncDir(filepath.Dir(dir))
+		if errors.Is(err, fs.ErrPermission) && dir != r.l.dir {
+			return nil // not made by us, who could not
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // removeFiles removes what holds no records.
@@ -311,6 +339,7 @@ func (l *Log) install(r *recovery) {
 	l.mu.durablePos = l.markPos
 	l.mu.sealing = nil
 	l.mu.prepared = nil
+	l.mu.spoilt = false
 	l.mu.Unlock()
 	for _, at := range []interface{ Store(uint64) }{&l.written, &l.durable, &l.stable, &l.nextOff} {
 		at.Store(uint64(next))

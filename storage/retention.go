@@ -114,6 +114,9 @@ func (l *Log) lockTending() error {
 	if l.mu.state == StateClosed {
 		return ErrClosed
 	}
+	if l.mu.spoilt {
+		return l.mu.refusal()
+	}
 	l.mu.tending = true
 	return nil
 }

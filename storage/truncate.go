@@ -97,6 +97,9 @@ func (l *Log) exclusively(f func() error) error {
 
 // spoiled poisons the log after files were changed half-way: reopening finishes it.
 func (l *Log) spoiled(op string, err error) error {
+	l.mu.Lock()
+	l.mu.spoilt = true
+	l.mu.Unlock()
 	l.poison(op, err)
 	return fmt.Errorf("storage: %s: %w", op, err)
 }
@@ -250,6 +253,9 @@ func (l *Log) Reopen(ctx context.Context) error {
 	from := l.Stable()
 	err := l.discardPrepared()
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = l.cutUnpublished()
+	}
+	if err == nil {
 		err = l.reload(ctx, l.Head())
 	}
 	if err != nil {
@@ -268,6 +274,30 @@ func (l *Log) Reopen(ctx context.Context) error {
 		f(l.shard)
 	}
 	return nil
+}
+
+// cutUnpublished cuts what a failed write left behind the tail, where the cut failed
+// then: only this process can tell it from damage. The log is held exclusively.
+func (l *Log) cutUnpublished() error {
+	l.mu.Lock()
+	s, pos, spoilt := l.mu.active, l.mu.activePos, l.mu.spoilt
+	l.mu.Unlock()
+	if spoilt {
+		return nil
+	}
+	f, err := s.handle.acquire()
+	if err != nil {
+		return err
+	}
+	defer s.handle.release()
+	size, err := f.Size()
+	if err != nil || size <= pos {
+		return err
+	}
+	if err := f.Truncate(pos); err != nil {
+		return err
+	}
+	return l.disk.flush(f)
 }
 
 // reopenForRoom reopens a log that is poisoned for want of room, when there is some.

@@ -107,7 +107,7 @@ func (r *recovery) dropUnfinishedRolls() {
 // headerNeverFlushed says whether what stands for the header of s can be what a power cut
 // left of one that was written and not flushed.
 func (r *recovery) headerNeverFlushed(s *foundSegment) bool {
-	if !r.restarted || !r.hasMark || s.id <= r.mark.Segment {
+	if !r.restarted || !r.past(s.id, 0) {
 		return false
 	}
 	return s.state != segment.HeaderBad || s.damage.Kind == segment.HeaderChecksum || s.damage.Kind == segment.HeaderMagic
@@ -171,6 +171,14 @@ func (r *recovery) check(i int) error {
 		}
 		if newest {
 			return r.judgeNewest(i, tail)
+		}
+		if tail == segment.TailTorn {
+			// Too few zeros for a record's header are a zero tail here all the same.
+			if end, err := lastNonZero(f, s.res.End, s.size); err != nil {
+				return err
+			} else if end == s.res.End {
+				tail = segment.TailZero
+			}
 		}
 		return r.judgeSealed(i, tail)
 	})
@@ -362,6 +370,11 @@ func (r *recovery) orphans() {
 // says its own; the others' are in epochs if every one it names there is real, for an
 // index is written after them. Else those segments are scanned.
 func (r *recovery) collectGenerations() error {
+	for _, g := range r.epochs {
+		if len(r.segs) > 0 && g.Start < r.segs[0].header.BaseOffset {
+			r.gens = append(r.gens, g) // its record was trimmed
+		}
+	}
 	for _, s := range r.segs {
 		if s.full || s.header.Version < segment.VersionGeneration {
 			r.gens = append(r.gens, s.gens...)

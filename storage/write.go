@@ -147,6 +147,7 @@ func (l *Log) encodeAndWrite(g *Group) (rest []*Batch, tend bool) {
 		if len(b.Encoded) > 0 {
 			buf, sum = l.encodeVerbatim(buf, b)
 			g.Timestamp = max(g.Timestamp, b.enc.lastTime)
+			now = max(now, g.Timestamp)
 			g.Next = b.enc.next
 		} else {
 			b.Timestamp = now
