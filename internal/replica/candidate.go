@@ -293,11 +293,15 @@ func (r *Replica) judgeFence() {
 	}
 	answered, counted := 0, 0
 	var usable []candidateVote
+	r.voters = r.voters[:0]
 	count := func(listed, unknown, forgetful bool, v candidateVote) {
-		if !listed || unknown {
+		if !listed {
 			return
 		}
 		answered++
+		if unknown {
+			return
+		}
 		if !forgetful || !r.rules.Hold(ForgetfulVote) {
 			counted++
 		}
@@ -308,7 +312,6 @@ func (r *Replica) judgeFence() {
 		}
 		r.voters = append(r.voters, disk)
 	}
-	r.voters = r.voters[:0]
 	count(r.listed(r.set, r.cfg.Node, r.opening.Disk), anyUnknown(own), r.forgetful, candidateVote{nil, own})
 	for i := range r.peers {
 		if p := &r.peers[i]; p.voted {
@@ -319,7 +322,9 @@ func (r *Replica) judgeFence() {
 	if !r.rules.Hold(FenceMajority) {
 		need = 1
 	}
-	if counted < need && answered < len(r.set) {
+	// A majority without doubts; or everybody, of whom a majority can say what it holds:
+	// then nothing that is left anywhere is overlooked.
+	if counted < need && (answered < len(r.set) || len(usable) < need) {
 		return
 	}
 	r.adoptFrom(usable)

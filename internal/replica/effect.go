@@ -36,7 +36,8 @@ const (
 	Propose
 	// ReadAssignment reads the assignment: Assigned.
 	ReadAssignment
-	// Trim lets the log drop whole segments below At. Nothing answers.
+	// Trim flushes the log, so that the generation start that stays is stored before an
+	// older one goes, and lets it drop whole segments below At. Nothing answers.
 	Trim
 	// Committed says that the mark of Log is At. Nothing answers; nor for those below.
 	Committed

@@ -46,6 +46,7 @@ type response struct {
 	records  []readRecord
 	served   time.Duration
 	term     replica.Term
+	of       uint64 // the stream's incarnation
 }
 
 type readRecord struct {
@@ -122,7 +123,7 @@ func newApp(s *shard) *app {
 func (a *app) respond(r *request, res response) {
 	w := a.s.node.world
 	res.served = w.now
-	res.term = a.s.rep.Term()
+	res.term, res.of = a.s.rep.Term(), a.s.incarnation
 	w.trace(a.s.node, "respond", nil, uint64(r.client.id), r.attempt, uint64(res.outcome), uint64(res.offset))
 	w.after(w.between(100*time.Microsecond, 3*time.Millisecond), func() { r.client.answered(r, res) })
 }

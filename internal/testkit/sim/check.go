@@ -40,12 +40,18 @@ type oracle struct {
 	// acked is by offset: the acknowledged payload, and where and when.
 	acked map[offset]ackedRecord
 	// lost is by offset: the nodes that lost the record to a power cut or a wiped disk.
-	lost map[offset]map[string]bool
+	lost map[offset]map[loss]bool
 	// seen is what readers were given beyond the oracle.
 	seen map[offset]string
 	// written is when an offset was first written by a leader, for the bound on what is
 	// not committed.
 	written map[offset]time.Duration
+}
+
+// loss is a record that a node held and lost.
+type loss struct {
+	node  meta.NodeID
+	bytes string
 }
 
 type ackedRecord struct {
@@ -68,7 +74,7 @@ func (c *checker) init(w *world) {
 func (c *checker) reset() {
 	c.logs = make([]oracle, c.w.logs())
 	for i := range c.logs {
-		c.logs[i] = oracle{acked: map[offset]ackedRecord{}, lost: map[offset]map[string]bool{}, seen: map[offset]string{}, written: map[offset]time.Duration{}}
+		c.logs[i] = oracle{acked: map[offset]ackedRecord{}, lost: map[offset]map[loss]bool{}, seen: map[offset]string{}, written: map[offset]time.Duration{}}
 	}
 	c.refused = map[string]*operation{}
 	c.handed = map[offset]bool{}
@@ -103,6 +109,9 @@ func bytesOf(p logPort, from, to offset, visit func(offset, string)) error {
 
 // committed judges a replica's mark: what it covers is the same on every replica.
 func (c *checker) committed(n *node, log replica.LogID, mark offset) {
+	if n.shard.incarnation != c.w.shard.incarnation {
+		return // of a stream that is deleted
+	}
 	o := &c.logs[log]
 	p := n.shard.ports[log]
 	if mark > p.next() {
@@ -124,7 +133,7 @@ func (c *checker) committed(n *node, log replica.LogID, mark offset) {
 	err := bytesOf(p, from, mark, func(at offset, b string) {
 		if have, ok := o.at(at); ok {
 			if have != b {
-				if c.allowed(log, at) {
+				if c.allowed(log, at, payloadOf(have, at)) {
 					c.forget(log, at)
 					o.recs = append(o.recs, b)
 					return
@@ -146,9 +155,16 @@ func (c *checker) committed(n *node, log replica.LogID, mark offset) {
 	n.shard.setChecked(log, mark)
 }
 
-// allowed says whether the table of acknowledgements allows record at to be gone.
-func (c *checker) allowed(log replica.LogID, at offset) bool {
-	return len(c.logs[log].lost[at]) >= c.members/2+1
+// allowed says whether the table of acknowledgements allows the record with payload p at
+// offset at to be gone: a majority lost it.
+func (c *checker) allowed(log replica.LogID, at offset, p string) bool {
+	n := 0
+	for l := range c.logs[log].lost[at] {
+		if payloadOf(l.bytes, at) == p {
+			n++
+		}
+	}
+	return n >= c.members/2+1
 }
 
 // forget drops what is known of a log from at on: a loss that the table allows.
@@ -214,9 +230,14 @@ func (c *checker) setChanged(a *meta.Assignment) {
 
 // stored notes when a leader wrote an offset.
 func (c *checker) stored(n *node, log replica.LogID, first, next offset) {
+	if n.shard.incarnation != c.w.shard.incarnation {
+		return // of a stream that is deleted
+	}
 	for at := first; at < next; at++ {
 		if m := c.logs[log].lost[at]; m != nil {
-			delete(m, string(n.id)) // it holds the offset again
+			if b, _, err := n.shard.ports[log].encoded(at, 1); err == nil {
+				delete(m, loss{n.id, string(b)}) // it holds the record again
+			}
 		}
 	}
 	if !n.shard.rep.Serving() {
@@ -233,6 +254,9 @@ const unshippedSlack = 300 * time.Millisecond
 
 // acknowledged judges how far a leader lets writes be answered.
 func (c *checker) acknowledged(n *node, log replica.LogID, at offset) {
+	if n.shard.incarnation != c.w.shard.incarnation {
+		return // of a stream that is deleted
+	}
 	st := n.shard.rep.Log(log)
 	if c.w.shape.Consistency == meta.ConsistencyQuorum {
 		if at > st.Mark {
@@ -250,6 +274,9 @@ func (c *checker) acknowledged(n *node, log replica.LogID, at offset) {
 
 // answering takes note of a success as it leaves the leader.
 func (c *checker) answering(n *node, p pend) {
+	if n.shard.incarnation != c.w.shard.incarnation {
+		return // of a stream that is deleted
+	}
 	r, res := p.req, p.res
 	if res.outcome != replica.OutcomeDone || res.mismatch {
 		return
@@ -265,9 +292,12 @@ func (c *checker) answering(n *node, p pend) {
 	for i, b := range r.payloads {
 		at := res.offset + offset(i)
 		if have, ok := o.acked[at]; ok && have.payloads[0] != string(b) {
-			if c.allowed(log, at) || c.leaderLoss(log, at, have) {
+			switch mine := (ackedRecord{payloads: []string{string(b)}, node: n, term: n.shard.rep.Term()}); {
+			case mine.term.Generation < have.term.Generation && c.leaderLoss(log, at, mine):
+				continue // acknowledged by a leader that is deposed and does not know
+			case c.allowed(log, at, have.payloads[0]) || c.leaderLoss(log, at, have):
 				c.forget(log, at)
-			} else {
+			default:
 				c.w.fail("offsets", "log %d: offset %d was acknowledged for two records", log, at)
 				return
 			}
@@ -284,6 +314,9 @@ func (c *checker) refusedAttempt(op *operation) {}
 
 // trimming judges a head: it does not pass what is committed.
 func (c *checker) trimming(n *node, log replica.LogID, to offset) {
+	if n.shard.incarnation != c.w.shard.incarnation {
+		return // of a stream that is deleted
+	}
 	if st := n.shard.rep.Log(log); to > st.Mark {
 		c.w.fail("retention", "%s log %d: trimmed up to %d with the mark at %d", n.id, log, to, st.Mark)
 	}
@@ -291,6 +324,9 @@ func (c *checker) trimming(n *node, log replica.LogID, to offset) {
 
 // cutting judges a cut: what is committed, by anybody's word, stays.
 func (c *checker) cutting(n *node, log replica.LogID, to offset, p logPort) {
+	if n.shard.incarnation != c.w.shard.incarnation {
+		return // of a stream that is deleted
+	}
 	o := &c.logs[log]
 	n.lostBefore = p.lostRecords()
 	n.cutRecords = int(max(p.next(), to) - to)
@@ -299,7 +335,7 @@ func (c *checker) cutting(n *node, log replica.LogID, to offset, p logPort) {
 		return
 	}
 	err := bytesOf(p, max(to, p.head()), p.next(), func(at offset, b string) {
-		if have, ok := o.at(at); ok && have == b && n.shard.rep.Log(log).Matched >= at && !c.allowed(log, at) {
+		if have, ok := o.at(at); ok && have == b && n.shard.rep.Log(log).Matched >= at && !c.allowed(log, at, payloadOf(b, at)) {
 			c.w.fail("committed", "%s log %d: a cut to %d removes the committed record %d", n.id, log, to, at)
 		}
 	})
@@ -310,6 +346,9 @@ func (c *checker) cutting(n *node, log replica.LogID, to offset, p logPort) {
 
 // cut judges that what was cut was copied to lost/.
 func (c *checker) cut(n *node, log replica.LogID, p logPort) {
+	if n.shard.incarnation != c.w.shard.incarnation {
+		return // of a stream that is deleted
+	}
 	if got := p.lostRecords() - n.lostBefore; got < n.cutRecords {
 		c.w.fail("lost", "%s log %d: %d records were cut and %d copied to lost/", n.id, log, n.cutRecords, got)
 	}
@@ -319,6 +358,9 @@ func (c *checker) cut(n *node, log replica.LogID, p logPort) {
 }
 
 func (c *checker) rebased(n *node, log replica.LogID, base offset) {
+	if n.shard.incarnation != c.w.shard.incarnation {
+		return // of a stream that is deleted
+	}
 	if n.shard.check != nil {
 		n.shard.check[log] = 0
 	}
@@ -367,10 +409,10 @@ func (c *checker) afterLoss(n *node) {
 			}
 			m := o.lost[offset(at)]
 			if m == nil {
-				m = map[string]bool{}
+				m = map[loss]bool{}
 				o.lost[offset(at)] = m
 			}
-			m[string(n.id)] = true
+			m[loss{n.id, b}] = true
 		}
 	}
 }
@@ -382,7 +424,7 @@ func (c *checker) read(records []readRecord) {
 		have, ok := o.at(r.offset)
 		switch {
 		case ok && payloadOf(have, r.offset) != r.payload:
-			if c.allowed(0, r.offset) {
+			if c.allowed(0, r.offset, payloadOf(have, r.offset)) || c.lossy {
 				continue
 			}
 			c.w.fail("readers", "a reader saw another record %d than is committed", r.offset)
@@ -415,6 +457,9 @@ func (c *checker) settled(op *operation) {
 // clamped judges a group's position as a leader begins to serve: it is not past the
 // stream's tail, and (but for losses the table allows) does not go back.
 func (c *checker) clamped(n *node, position offset) {
+	if n.shard.incarnation != c.w.shard.incarnation {
+		return // of a stream that is deleted
+	}
 	if tail := n.shard.ports[0].next(); position > tail {
 		c.w.fail("group position", "%s serves with position %d past the stream's tail %d", n.id, position, tail)
 	}
@@ -482,8 +527,10 @@ func (c *checker) leaderLoss(log replica.LogID, at offset, a ackedRecord) bool {
 	if c.w.shape.Consistency != meta.ConsistencyLeader {
 		return false
 	}
-	if c.logs[log].lost[at][string(a.node.id)] {
-		return true
+	for l := range c.logs[log].lost[at] {
+		if l.node == a.node.id && payloadOf(l.bytes, at) == a.payloads[0] {
+			return true
+		}
 	}
 	for _, f := range c.fences {
 		if f.term.Generation > a.term.Generation && !slices.Contains(f.votes, a.term.By.Disk) {
@@ -555,17 +602,17 @@ func (c *checker) judgeLogs(n *node) {
 			if a.at < offset(len(own)) {
 				have = payloadOf(own[a.at], a.at)
 			}
-			if have != a.rec.payloads[0] && !c.allowed(log, a.at) && !c.leaderLoss(log, a.at, a.rec) {
+			if have != a.rec.payloads[0] && !c.allowed(log, a.at, a.rec.payloads[0]) && !c.leaderLoss(log, a.at, a.rec) {
 				w.fail("acknowledged", "log %d: record %d, acknowledged at %v by %s in generation %d, is gone (lost by %d of %d replicas)", i, a.at, a.rec.at, a.rec.node.id, a.rec.term.Generation, len(o.lost[a.at]), c.members)
 				return
 			}
 		}
 		for at := range o.seen {
-			if at >= offset(len(own)) && !c.lossy && !c.allowed(log, at) {
+			if at >= offset(len(own)) && !c.lossy && !c.allowed(log, at, o.seen[at]) {
 				w.fail("readers", "record %d that a reader saw is absent", at)
 				return
 			}
-			if at >= p.head() && at < offset(len(own)) && payloadOf(own[at], at) != o.seen[at] && !c.allowed(log, at) && !c.lossy {
+			if at >= p.head() && at < offset(len(own)) && payloadOf(own[at], at) != o.seen[at] && !c.allowed(log, at, o.seen[at]) && !c.lossy {
 				w.fail("readers", "record %d that a reader saw is another one", at)
 				return
 			}

@@ -220,6 +220,9 @@ func (c *client) answered(r *request, res response) {
 	if c.op == nil || r.attempt != c.attempt || c.op.ret != 0 {
 		return
 	}
+	if res.of != w.shard.incarnation {
+		res = response{outcome: replica.OutcomeNotLeader, leader: -1} // the stream it was is deleted
+	}
 	switch res.outcome {
 	case replica.OutcomeNotLeader:
 		c.target = w.rng.IntN(len(w.nodes))

@@ -92,7 +92,7 @@ func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 	if weights[MetaRestore] > 0 {
 		// A backup knows the set of its time: a set that changed since cannot be known from
 		// it, and no protocol makes up for that (docs/replication.md).
-		weights[ChangeSet], weights[Wipe] = 0, 0
+		weights[ChangeSet], weights[Wipe], weights[Recreate] = 0, 0, 0
 	}
 	sum := 0
 	for _, v := range weights {

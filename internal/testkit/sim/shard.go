@@ -243,7 +243,13 @@ func (s *shard) carryOut(e *replica.Effect) {
 	case replica.Trim:
 		w.check.trimming(n, e.Log, e.At)
 		e := *e
-		s.op(e.Log, func() { s.ports[e.Log].trim(e.At) })
+		s.op(e.Log, func() {
+			if err := s.ports[e.Log].flush(); err != nil {
+				s.do(func(r *replica.Replica, now time.Duration) { r.Failed(now, e.Log, err.Error()) })
+				return
+			}
+			s.ports[e.Log].trim(e.At)
+		})
 	case replica.Committed:
 		w.check.committed(n, e.Log, e.At)
 		s.app.committed(e.Log, e.At)
