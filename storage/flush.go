@@ -191,7 +191,7 @@ func (l *Log) writeIndex(s *segmentFile) error {
 	s.idx.Lock()
 	b := s.idx.index.AppendTo(nil)
 	s.idx.Unlock()
-	return segment.WriteFile(l.fs, l.dir, segment.IndexName(s.id), b)
+	return segment.WriteDerived(l.fs, l.dir, segment.IndexName(s.id), b)
 }
 
 func (l *Log) pin(s *segmentFile) {

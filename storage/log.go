@@ -52,8 +52,8 @@ type Log struct {
 	// list is what readers work on; the pen and the exclusive operations replace it.
 	list atomic.Pointer[segmentList]
 
-	// Positions, each one past a record. head <= durable, stable <= written <= next,
-	// but for the moment in which the log is cut.
+	// Positions, each one past a record; see the package's first invariant. It does not
+	// hold for the moment in which the log is cut.
 	written atomic.Uint64 // in the file
 	durable atomic.Uint64 // flushed; moved by the flush token's holder
 	stable  atomic.Uint64 // as durable as the policy acknowledges

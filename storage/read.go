@@ -156,6 +156,11 @@ func (l *Log) readOnce(ctx context.Context, p *Page, r ReadRange, cuts uint64) e
 	return l.readError(err)
 }
 
+func corruptAt(err error, pos int64) bool {
+	var c *segment.Corruption
+	return errors.As(err, &c) && c.Position == pos
+}
+
 func isCorruption(err error) bool {
 	var c *segment.Corruption
 	return errors.As(err, &c)
@@ -193,8 +198,7 @@ func (l *Log) readSegment(ctx context.Context, p *Page, s *segmentFile, next Off
 		return segment.ReadResult{}, err
 	}
 	res, err := segment.ReadInto(ctx, f, at, limits, &p.buf)
-	var c *segment.Corruption
-	if errors.As(err, &c) && c.Position == at.Position && at.Position != segment.HeaderSize && len(p.buf.Records) == 0 && l.cuts.Load() == cuts {
+	if err != nil && corruptAt(err, at.Position) && at.Position != segment.HeaderSize && len(p.buf.Records) == 0 && l.cuts.Load() == cuts {
 		// It may be the index that is wrong.
 		p.at = place{}
 		if at.Position, at.Offset, err = l.relocate(ctx, s, next); err != nil {

@@ -264,7 +264,7 @@ func (r *recovery) rebuildIndexes() error {
 				return err
 			}
 		}
-		if err := segment.WriteFile(r.l.fs, r.l.dir, segment.IndexName(s.id), s.index.AppendTo(nil)); err != nil {
+		if err := segment.WriteDerived(r.l.fs, r.l.dir, segment.IndexName(s.id), s.index.AppendTo(nil)); err != nil {
 			return err
 		}
 		r.report.IndexesRebuilt++

@@ -246,6 +246,14 @@ func (l *Log) rollActive() error {
 // dropHead removes the n oldest segments. The tending token is held, so that only the pen
 // changes the list meanwhile.
 func (l *Log) dropHead(n int) (RetentionResult, error) {
+	// What becomes the oldest segment must be on the device, its header at least: where
+	// the log begins is written nowhere else.
+	l.mu.Lock()
+	flushed := l.mu.durablePos.seg
+	l.mu.Unlock()
+	for sl := l.list.Load(); n > 0 && sl.all[n].id > flushed; {
+		n--
+	}
 	if err := l.removeUndropped(); n == 0 || err != nil {
 		return RetentionResult{Head: l.Head()}, err
 	}
