@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 	"time"
 
@@ -154,8 +155,13 @@ func (p *pipe) start(inline bool) {
 	}
 	p.writing = true
 	p.mu.Unlock()
-	if inline && !p.step(inlineMost) {
-		return
+	if inline {
+		// Those who were woken together with us come first: their frames go
+		// into the same write.
+		runtime.Gosched()
+		if !p.step(inlineMost) {
+			return
+		}
 	}
 	select {
 	case p.wake <- struct{}{}:
@@ -183,7 +189,7 @@ func (p *pipe) write() {
 		case <-p.done:
 			return
 		}
-		for p.step(gatherStep) {
+		for runtime.Gosched(); p.step(gatherStep); runtime.Gosched() {
 			select {
 			case <-p.done:
 				return
