@@ -191,7 +191,6 @@ func (r *recovery) rewrite() error {
 	if !rules.RewriteAtOpen.Holds() {
 		return nil
 	}
-	wrote := false
 	for i, s := range r.segs {
 		from := int64(0)
 		newest := i == len(r.segs)-1
@@ -203,18 +202,16 @@ func (r *recovery) rewrite() error {
 		case r.hasMark && s.id == r.mark.Segment:
 			from = min(r.mark.SyncedBytes, s.size)
 		}
-		if from == s.size || r.report.Created {
+		// The newest is flushed in any case: its length may be one that a cut left in
+		// memory only.
+		if r.report.Created || from == s.size && !newest {
 			continue
 		}
 		if err := r.rewriteSegment(s, from); err != nil {
 			return err
 		}
-		wrote = true
 	}
-	if !wrote {
-		return nil
-	}
-	return r.syncDir()
+	return nil
 }
 
 func (r *recovery) rewriteSegment(s *foundSegment, from int64) error {

@@ -172,14 +172,6 @@ func (r *recovery) check(i int) error {
 		if newest {
 			return r.judgeNewest(i, tail)
 		}
-		if tail == segment.TailTorn {
-			// Too few zeros for a record's header are a zero tail here all the same.
-			if end, err := lastNonZero(f, s.res.End, s.size); err != nil {
-				return err
-			} else if end == s.res.End {
-				tail = segment.TailZero
-			}
-		}
 		return r.judgeSealed(i, tail)
 	})
 }

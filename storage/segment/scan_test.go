@@ -81,8 +81,10 @@ func TestScanOfEveryCut(t *testing.T) {
 		_, res := scanAll(t, f.bytes[:n], segment.ScanStart{})
 		require.EqualValues(t, i, res.Records)
 		want := segment.TailTorn
-		if f.pos[i] == int64(n) {
+		if left := f.bytes[f.pos[i]:n]; len(left) == 0 {
 			want = segment.TailClean
+		} else if len(bytes.Trim(left, "\x00")) == 0 {
+			want = segment.TailZero
 		}
 		tail, err := segment.ClassifyTail(t.Context(), bytes.NewReader(f.bytes[:n]), int64(n), res)
 		require.NoError(t, err)

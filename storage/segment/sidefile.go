@@ -13,12 +13,8 @@ import (
 // WriteFile puts data in place of dir/name so that after a crash the file is the old or
 // the new one: a temporary beside it, flushed, renamed, and the directory flushed.
 func WriteFile(fsys vfs.FS, dir, name string, data []byte) error {
-	temp := filepath.Join(dir, TempName(name))
-	if err := writeWhole(fsys, temp, data); err != nil {
-		return fmt.Errorf("segment: write %s: %w", name, errors.Join(err, removeIfThere(fsys, temp)))
-	}
-	if err := fsys.Rename(temp, filepath.Join(dir, name)); err != nil {
-		return fmt.Errorf("segment: write %s: %w", name, errors.Join(err, removeIfThere(fsys, temp)))
+	if err := putFile(fsys, dir, name, data, true); err != nil {
+		return err
 	}
 	if err := fsys.SyncDir(dir); err != nil {
 		return fmt.Errorf("segment: write %s: %w", name, err)
@@ -26,7 +22,25 @@ func WriteFile(fsys vfs.FS, dir, name string, data []byte) error {
 	return nil
 }
 
-func writeWhole(fsys vfs.FS, path string, data []byte) error {
+// WriteDerived puts data in place of dir/name without flushing anything: after a kill the
+// file is the old or the new one, after a power cut it may be anything. It is for files
+// that are made again from the log whenever they do not hold what they should.
+func WriteDerived(fsys vfs.FS, dir, name string, data []byte) error {
+	return putFile(fsys, dir, name, data, false)
+}
+
+func putFile(fsys vfs.FS, dir, name string, data []byte, flush bool) error {
+	temp := filepath.Join(dir, TempName(name))
+	if err := writeWhole(fsys, temp, data, flush); err != nil {
+		return fmt.Errorf("segment: write %s: %w", name, errors.Join(err, removeIfThere(fsys, temp)))
+	}
+	if err := fsys.Rename(temp, filepath.Join(dir, name)); err != nil {
+		return fmt.Errorf("segment: write %s: %w", name, errors.Join(err, removeIfThere(fsys, temp)))
+	}
+	return nil
+}
+
+func writeWhole(fsys vfs.FS, path string, data []byte, flush bool) error {
 	f, err := fsys.OpenFile(path, vfs.Create)
 	if err != nil {
 		return err
@@ -39,6 +53,9 @@ func writeWhole(fsys vfs.FS, path string, data []byte) error {
 			return err
 		} else if n < len(data) {
 			return io.ErrShortWrite
+		}
+		if !flush {
+			return nil
 		}
 		return f.Sync()
 	}()

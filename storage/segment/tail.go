@@ -14,7 +14,8 @@ type Tail uint8
 const (
 	// TailClean: the scan reached the end of the file.
 	TailClean Tail = iota
-	// TailTorn: the last record is incomplete, cut short by the end of the file.
+	// TailTorn: the last record is incomplete, cut short by the end of the file, and not
+	// all zero.
 	TailTorn
 	// TailZero: from the damaged record, or from a 512-byte boundary inside it, there
 	// are only zeros to the end of the file.
@@ -54,6 +55,14 @@ func ClassifyTail(ctx context.Context, r io.ReaderAt, size int64, res ScanResult
 		return TailInterior, nil
 	}
 	if d.Kind == Truncated {
+		// An incomplete record that is all zero is the beginning of a zero-filled tail.
+		zeros, err := zerosFrom(ctx, r, d.Position, size)
+		if err != nil {
+			return 0, err
+		}
+		if zeros == d.Position {
+			return TailZero, nil
+		}
 		return TailTorn, nil
 	}
 	// Where the record ends, if its header can be believed.
