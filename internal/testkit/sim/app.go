@@ -175,6 +175,10 @@ func (a *app) submit(r *request, log replica.LogID) {
 		return refused == nil
 	}
 	b.done = func(first offset, err error) {
+		if err == errUnknown {
+			a.respond(r, response{outcome: replica.OutcomeUnknown})
+			return
+		}
 		if err != nil {
 			a.respond(r, response{outcome: replica.OutcomeNotDone})
 			return
@@ -256,10 +260,22 @@ func (a *app) acknowledge(log replica.LogID, at offset) {
 
 // serve reads the logs as they are and begins to take requests.
 func (a *app) serve(clamp offset) {
-	a.producers, a.registers, a.position = map[int]produced{}, map[uint8]uint64{}, 0
 	for i := range a.acked {
 		a.acked[i] = 0
 	}
+	a.reload()
+	if len(a.s.ports) > 1 {
+		if a.position > clamp {
+			a.position = clamp
+		}
+		a.s.node.world.check.clamped(a.s.node, a.position)
+	}
+	a.built = true
+}
+
+// reload reads what is written.
+func (a *app) reload() {
+	a.producers, a.registers, a.position = map[int]produced{}, map[uint8]uint64{}, 0
 	p := a.s.ports[0]
 	w := a.s.node.world
 	err := p.records(p.head(), p.next(), func(r *storage.Record) {
@@ -281,15 +297,10 @@ func (a *app) serve(clamp offset) {
 				a.position = max(a.position, offset(parse(r.Payload).value))
 			}
 		})
-		if a.position > clamp {
-			a.position = clamp
-		}
-		w.check.clamped(a.s.node, a.position)
 	}
 	if err != nil {
 		w.fail("log", "read at serving: %v", err)
 	}
-	a.built = true
 }
 
 // resign answers everything that waits.

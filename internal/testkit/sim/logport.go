@@ -55,4 +55,6 @@ type hooks struct {
 	written func(first, next offset, encoded []byte)
 	stable  func(next offset)
 	failed  func(reason string)
+	// reverted says that admitted batches were taken back.
+	reverted func()
 }

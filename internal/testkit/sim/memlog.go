@@ -12,6 +12,7 @@ var (
 	errTrimmed = errors.New("sim: trimmed")
 	errBeyond  = errors.New("sim: beyond the tail")
 	errNoSpace = errors.New("sim: no space")
+	errUnknown = errors.New("sim: outcome unknown")
 )
 
 // memData is what a log in memory leaves behind on its disk.

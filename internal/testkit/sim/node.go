@@ -92,7 +92,10 @@ func (n *node) stop() {
 	}
 	n.alive = false
 	n.epoch++
-	n.closeShard()
+	if n.shard != nil {
+		n.shard.abandon()
+		n.shard = nil
+	}
 }
 
 func (n *node) closeShard() {

@@ -48,7 +48,6 @@ func openShard(n *node, incarnation uint64) *shard {
 	if d.unclean() {
 		s.state.forgetful = true
 	}
-	d.dirtyBoot = false
 	opened := replica.Opened{
 		Opening:  replica.Opening{Disk: d.id, Count: d.openings},
 		Accepted: s.state.term,
@@ -56,11 +55,7 @@ func openShard(n *node, incarnation uint64) *shard {
 	}
 	for i := range logs {
 		id := replica.LogID(i)
-		p, err := d.open(incarnation, id, hooks{
-			written: func(first, next offset, enc []byte) { s.written(id, first, next, enc) },
-			stable:  func(next offset) { s.stable(id, next) },
-			failed:  func(reason string) { s.failed(id, reason) },
-		})
+		p, err := d.open(incarnation, id, s.hooks(id))
 		if err != nil {
 			w.trace(n, "open refused", func() string { return err.Error() })
 			return nil
@@ -77,6 +72,7 @@ func openShard(n *node, incarnation uint64) *shard {
 			Head: p.head(), Next: p.next(), Mark: s.state.marks[i], Last: last, Generations: p.generations(),
 		})
 	}
+	d.dirtyBoot = false
 	if torn {
 		w.check.afterLoss(n)
 	}
@@ -98,11 +94,30 @@ func openShard(n *node, incarnation uint64) *shard {
 	return s
 }
 
+// close ends the shard; the process goes on.
 func (s *shard) close() {
-	s.over = true
-	s.app.abandon()
+	s.abandon()
 	for _, p := range s.ports {
 		p.close()
+	}
+}
+
+// abandon ends the shard with its process.
+func (s *shard) abandon() {
+	s.over = true
+	s.app.abandon()
+}
+
+func (s *shard) hooks(id replica.LogID) hooks {
+	return hooks{
+		written: func(first, next offset, enc []byte) { s.written(id, first, next, enc) },
+		stable:  func(next offset) { s.stable(id, next) },
+		failed:  func(reason string) { s.failed(id, reason) },
+		reverted: func() {
+			if s.app != nil && s.app.built && !s.over {
+				s.app.reload()
+			}
+		},
 	}
 }
 
@@ -342,11 +357,7 @@ func (s *shard) failed(id replica.LogID, reason string) {
 			return
 		}
 		s.ports[id].close()
-		p, err := s.node.disk.open(s.incarnation, id, hooks{
-			written: func(first, next offset, enc []byte) { s.written(id, first, next, enc) },
-			stable:  func(next offset) { s.stable(id, next) },
-			failed:  func(reason string) { s.failed(id, reason) },
-		})
+		p, err := s.node.disk.open(s.incarnation, id, s.hooks(id))
 		if err != nil {
 			return
 		}

@@ -120,6 +120,7 @@ func add(a, b *Stats) {
 	a.Forgetful += b.Forgetful
 	a.AllowedLosses += b.AllowedLosses
 	a.Halts += b.Halts
+	a.Unjudged += b.Unjudged
 }
 
 // TestOneSeedOneTrace runs seeds twice: one seed has one trace hash.
