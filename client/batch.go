@@ -139,14 +139,14 @@ func (b *batch) complete() {
 		frames.Put(&buf)
 	}
 	b.frame = nil
-	close(b.done)
-	b.lane.p.release(held)
 	if p := b.parent; p != nil {
 		p.parts[b.place] = b.outcome
 		if p.left.Add(-1) == 0 {
 			p.complete()
 		}
 	}
+	b.lane.p.release(held)
+	close(b.done)
 }
 
 // split makes a batch of each record. They count for nothing in the producer's

@@ -330,19 +330,20 @@ func (l *lane) stop() (left []*batch) {
 	return left
 }
 
-// last returns the newest batch that is under way, or nil.
-func (l *lane) last() *batch {
+// flush lets a lingering batch go and returns all that are not answered.
+func (l *lane) flush() []*batch {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.cur != nil:
-		return l.cur
-	case len(l.full) > 0:
-		return l.full[len(l.full)-1]
-	case len(l.unacked) > 0:
-		return l.unacked[len(l.unacked)-1]
+	all := append(append([]*batch(nil), l.unacked...), l.full...)
+	if l.cur != nil {
+		l.cur.due = true
+		all = append(all, l.cur)
 	}
-	return nil
+	if len(all) == 0 {
+		l.mu.Unlock()
+		return nil
+	}
+	l.push()
+	return all
 }
 
 // startRecovery leaves the connection and lets the lane's goroutine take over.

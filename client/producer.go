@@ -199,14 +199,12 @@ func (p *Producer) Publish(ctx context.Context, payload []byte, opts ...PublishO
 // their futures do.
 func (p *Producer) Flush(ctx context.Context) error {
 	for _, l := range p.all() {
-		b := l.last()
-		if b == nil {
-			continue
-		}
-		select {
-		case <-b.done:
-		case <-ctx.Done():
-			return &Error{Op: "flush " + p.key.stream, Retry: wire.RetryNow, Err: context.Cause(ctx)}
+		for _, b := range l.flush() {
+			select {
+			case <-b.done:
+			case <-ctx.Done():
+				return &Error{Op: "flush " + p.key.stream, Retry: wire.RetryNow, Err: context.Cause(ctx)}
+			}
 		}
 	}
 	return nil

@@ -18,8 +18,9 @@ func publish(t testing.TB, c *Client, stream string, from, to int, opts ...Publi
 	t.Helper()
 	p, err := c.Producer(stream)
 	require.NoError(t, err)
+	ctx := soon(t)
 	for i := from; i < to; i++ {
-		_, err := p.Send(soon(t), numbered(i), opts...)
+		_, err := p.Send(ctx, numbered(i), opts...)
 		require.NoError(t, err)
 	}
 	require.NoError(t, p.Close(soon(t)))
@@ -27,8 +28,9 @@ func publish(t testing.TB, c *Client, stream string, from, to int, opts ...Publi
 
 func requireNext(t testing.TB, s *Subscription, from, to int) {
 	t.Helper()
+	ctx := soon(t)
 	for i := from; i < to; i++ {
-		r, err := s.Next(soon(t))
+		r, err := s.Next(ctx)
 		require.NoError(t, err)
 		require.Equal(t, uint64(i), r.Offset)
 		require.True(t, r.HasOffset)
@@ -274,8 +276,9 @@ func TestPayloadsBelongToTheCaller(t *testing.T) {
 	publish(t, c, "orders", 0, 5000)
 	s := subscribe(t, c, "orders", FromEarliest())
 	var kept [][]byte
+	ctx := soon(t)
 	for range 5000 {
-		r, err := s.Next(soon(t))
+		r, err := s.Next(ctx)
 		require.NoError(t, err)
 		kept = append(kept, r.Payload)
 	}

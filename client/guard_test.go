@@ -1,0 +1,127 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/client/felixtest"
+)
+
+// While batches are under way the others gather: however many records, no more
+// than the window of frames is sent before the first answer, and after it they
+// are full.
+func TestGuardFramesGather(t *testing.T) {
+	b := newBroker(t)
+	c := dial(t, b)
+	release := make(chan struct{})
+	var frames atomic.Int64
+	b.Intercept(func(r felixtest.Request) felixtest.Action {
+		if !publishes(r) {
+			return felixtest.Action{}
+		}
+		frames.Add(1)
+		return felixtest.Action{Hold: release}
+	})
+	const n = 50_000
+	p, err := c.Producer("orders", WithMaxBuffered(64<<20))
+	require.NoError(t, err)
+	ctx := soon(t)
+	for i := range n {
+		_, err := p.Send(ctx, numbered(i))
+		require.NoError(t, err)
+	}
+	close(release)
+	require.NoError(t, p.Close(soon(t)))
+	requireNumbered(t, b.Records("orders", 0), n)
+	require.LessOrEqual(t, int(frames.Load()), window+n/1024+2)
+}
+
+// Publishers that wait for their answers share frames.
+func TestGuardPublishersShareFrames(t *testing.T) {
+	b := newBroker(t)
+	c := dial(t, b)
+	var frames atomic.Int64
+	b.Intercept(func(r felixtest.Request) felixtest.Action {
+		if publishes(r) {
+			frames.Add(1)
+		}
+		return felixtest.Action{}
+	})
+	const publishers, each = 64, 100
+	var wg sync.WaitGroup
+	for range publishers {
+		wg.Go(func() {
+			for range each {
+				if _, err := c.Publish(context.Background(), "orders", []byte("x")); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Less(t, int(frames.Load()), publishers*each/4)
+}
+
+func TestLinger(t *testing.T) {
+	b := newBroker(t)
+	c := dial(t, b)
+	var frames atomic.Int64
+	b.Intercept(func(r felixtest.Request) felixtest.Action {
+		if publishes(r) {
+			frames.Add(1)
+		}
+		return felixtest.Action{}
+	})
+	p, err := c.Producer("orders", WithLinger(time.Hour))
+	require.NoError(t, err)
+	ctx := soon(t)
+	for i := range 1500 {
+		_, err := p.Send(ctx, numbered(i))
+		require.NoError(t, err)
+	}
+	require.NoError(t, p.Flush(soon(t)), "Flush does not linger")
+	require.Equal(t, int64(2), frames.Load())
+	require.NoError(t, p.Close(soon(t)))
+
+	p, err = c.Producer("orders", WithLinger(time.Millisecond))
+	require.NoError(t, err)
+	_, err = p.Publish(soon(t), numbered(1500))
+	require.NoError(t, err)
+	requireNumbered(t, b.Records("orders", 0), 1501)
+}
+
+// Sending costs no allocation for a record: what there is, is for a batch.
+func TestGuardSendAllocations(t *testing.T) {
+	b := newBroker(t)
+	c := dial(t, b)
+	release := make(chan struct{})
+	b.Intercept(func(r felixtest.Request) felixtest.Action {
+		if publishes(r) {
+			return felixtest.Action{Hold: release}
+		}
+		return felixtest.Action{}
+	})
+	p, err := c.Producer("orders", WithMaxBuffered(64<<20))
+	require.NoError(t, err)
+	ctx := context.Background()
+	record := make([]byte, 128)
+	key := []byte("k")
+	for range 10_000 {
+		_, err := p.Send(ctx, record)
+		require.NoError(t, err)
+	}
+	allocs := testing.AllocsPerRun(20_000, func() {
+		if _, err := p.Send(ctx, record, WithKey(key)); err != nil {
+			t.Error(err)
+		}
+	})
+	require.Less(t, allocs, 0.5)
+	close(release)
+	require.NoError(t, p.Close(soon(t)))
+}
