@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"io"
 	"net"
 	"strconv"
@@ -57,8 +56,6 @@ func (uniLink) Write(p []byte) (int, error) { return len(p), nil }
 func (l uniLink) finish()                   { l.CancelRead(streamErrorCode) }
 func (l uniLink) stop()                     { l.CancelRead(streamErrorCode) }
 
-type tcpLink struct{ *tls.Conn }
-
 // How long, and for how many bytes, a finished TCP connection listens on.
 const (
 	lingerTime  = time.Second
@@ -70,14 +67,14 @@ const (
 // it, and a reset can overtake the answer that explains the end.
 func (l tcpLink) finish() {
 	if l.goodbye() {
-		discard(io.LimitReader(l.NetConn(), lingerBytes))
+		discard(io.LimitReader(l.socket(), lingerBytes))
 	}
 	l.stop()
 }
 
 // goodbye ends our side, and gives the client a moment to end its own.
 func (l tcpLink) goodbye() bool {
-	socket, ok := l.NetConn().(*net.TCPConn)
+	socket, ok := l.socket().(*net.TCPConn)
 	return l.CloseWrite() == nil && ok && socket.CloseWrite() == nil &&
 		socket.SetReadDeadline(time.Now().Add(lingerTime)) == nil
 }
@@ -89,7 +86,7 @@ func discard(r io.Reader) {
 	}
 }
 
-func (l tcpLink) stop() { closeQuietly(l.NetConn()) }
+func (l tcpLink) stop() { closeQuietly(l.socket()) }
 
 type quicEvents struct{ *quic.SendStream }
 

@@ -36,7 +36,8 @@ func (s *Server) acceptTCP(ctx context.Context, listener net.Listener) error {
 			closeQuietly(socket)
 			continue
 		}
-		conn := tls.Server(socket, s.tls)
+		whole := &records{Conn: socket}
+		conn := tls.Server(whole, s.tls)
 		c := s.newConnection(context.Background(), transportTCP, socket.RemoteAddr())
 		c.closeLink = func(uint64, string) { closeQuietly(socket) }
 		if !s.add(c) {
@@ -48,26 +49,26 @@ func (s *Server) acceptTCP(ctx context.Context, listener net.Listener) error {
 		go func() {
 			defer s.releaseSlot()
 			defer s.remove(c)
-			c.run(func() { c.serveTCP(socket, conn) })
+			c.run(func() { c.serveTCP(socket, tcpLink{conn, whole}) })
 			c.wait()
 		}()
 	}
 }
 
-func (c *connection) serveTCP(socket net.Conn, conn *tls.Conn) {
+func (c *connection) serveTCP(socket net.Conn, link tcpLink) {
 	defer closeQuietly(socket)
 	if t, ok := socket.(*net.TCPConn); ok {
 		tune(t, c.server.limits.KeepAlive)
 	}
 	handshake, cancel := context.WithTimeout(c.ctx, c.server.handshakeTimeout())
-	err := conn.HandshakeContext(handshake)
+	err := link.HandshakeContext(handshake)
 	cancel()
 	if err != nil {
 		c.server.events.refused(RefusedHandshake)
 		c.close(closeShutdown, "", err)
 		return
 	}
-	c.serve(tcpLink{conn}, false)
+	c.serve(link, false)
 	c.close(closeShutdown, "", errOutboxClosed)
 }
 

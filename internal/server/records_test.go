@@ -1,0 +1,174 @@
+package server
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/auth"
+)
+
+// heldConn keeps what is written until it is let go in one piece.
+type heldConn struct {
+	net.Conn
+	mu   sync.Mutex
+	hold bool
+	buf  bytes.Buffer
+}
+
+func (c *heldConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.hold {
+		return c.buf.Write(p)
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *heldConn) release(t *testing.T) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hold = false
+	// A closed TLS side allows no further writes.
+	err := c.Conn.SetWriteDeadline(time.Time{})
+	if err == nil {
+		_, err = c.Conn.Write(c.buf.Bytes())
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// recordPair is a client and a server link, shaken hands.
+func recordPair(t *testing.T) (*tls.Conn, *heldConn, tcpLink) {
+	paths, _, err := auth.EnsureCertificates(t.TempDir(), auth.CertificateOptions{})
+	require.NoError(t, err)
+	cert, err := auth.LoadCertificate(paths.Cert, paths.Key)
+	require.NoError(t, err)
+	trust, err := auth.ClientTLS(paths.CA, "localhost")
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	near, err := net.Dial("tcp", listener.Addr().String())
+	require.NoError(t, err)
+	far, err := listener.Accept()
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	t.Cleanup(func() {
+		require.NoError(t, near.Close())
+		require.NoError(t, far.Close())
+	})
+	held := &heldConn{Conn: near}
+	client := tls.Client(held, trust)
+	whole := &records{Conn: far}
+	link := tcpLink{tls.Server(whole, auth.ServerTLS(cert, false)), whole}
+	shaken := make(chan error, 1)
+	go func() { shaken <- link.Handshake() }()
+	require.NoError(t, client.Handshake())
+	require.NoError(t, <-shaken)
+	return client, held, link
+}
+
+// Fifty frames that arrived together are one read, though each is a TLS record of
+// its own; the session then drives its shard once for all of them.
+func TestGuardBurstOfRecordsIsOneRead(t *testing.T) {
+	client, held, link := recordPair(t)
+	var want []byte
+	held.mu.Lock()
+	held.hold = true
+	held.mu.Unlock()
+	for i := range 50 {
+		piece := bytes.Repeat([]byte{byte(i)}, 20)
+		want = append(want, piece...)
+		_, err := client.Write(piece)
+		require.NoError(t, err)
+	}
+	held.release(t)
+	got := make([]byte, 64<<10)
+	n, err := link.Read(got)
+	require.NoError(t, err)
+	require.Equal(t, want, got[:n])
+}
+
+// Whatever the sizes of writes, of what arrives at once and of reads: the bytes are
+// the same, and waiting is never for more than the next record.
+func TestRecordsOfAnySize(t *testing.T) {
+	client, _, link := recordPair(t)
+	const total = 600 << 10
+	want := make([]byte, total)
+	for i := range want {
+		want[i] = byte(i * 7)
+	}
+	go func() {
+		for at, size := 0, 1; at < total; size = size*3%40_000 + 1 {
+			end := min(at+size, total)
+			if _, err := client.Write(want[at:end]); err != nil {
+				return
+			}
+			at = end
+		}
+	}()
+	var got []byte
+	for size := 1; len(got) < total; size = size*5%70_000 + 1 {
+		buf := make([]byte, size)
+		n, err := link.Read(buf)
+		require.NoError(t, err)
+		require.Positive(t, n)
+		got = append(got, buf[:n]...)
+	}
+	require.True(t, bytes.Equal(want, got))
+}
+
+// A single record is given out at once, though half of another has arrived.
+func TestHalfARecordIsNotWaitedFor(t *testing.T) {
+	client, held, link := recordPair(t)
+	held.mu.Lock()
+	held.hold = true
+	held.mu.Unlock()
+	for _, text := range []string{"whole", "the second half comes later"} {
+		_, err := client.Write([]byte(text))
+		require.NoError(t, err)
+	}
+	all := held.buf.Bytes()
+	sent := make(chan error, 1)
+	first := make(chan struct{})
+	go func() {
+		_, err := held.Conn.Write(all[:len(all)-10])
+		<-first
+		_, rest := held.Conn.Write(all[len(all)-10:])
+		sent <- errors.Join(err, rest)
+	}()
+	got := make([]byte, 4096)
+	n, err := link.Read(got)
+	require.NoError(t, err)
+	require.Equal(t, "whole", string(got[:n]))
+	close(first)
+	n, err = link.Read(got)
+	require.NoError(t, err)
+	require.Equal(t, "the second half comes later", string(got[:n]))
+	require.NoError(t, <-sent)
+}
+
+func TestEndOfConnectionAfterRecords(t *testing.T) {
+	client, held, link := recordPair(t)
+	held.mu.Lock()
+	held.hold = true
+	held.mu.Unlock()
+	_, err := client.Write([]byte("last words"))
+	require.NoError(t, err)
+	require.NoError(t, client.CloseWrite())
+	held.release(t)
+	got := make([]byte, 4096)
+	n, err := link.Read(got)
+	require.NoError(t, err)
+	require.Equal(t, "last words", string(got[:n]))
+	_, err = link.Read(got)
+	require.ErrorIs(t, err, io.EOF)
+}
