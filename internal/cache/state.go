@@ -27,13 +27,13 @@ var (
 )
 
 // CheckKey refuses a key no cache takes.
-func CheckKey(key string) error {
+func CheckKey(key []byte) error {
 	switch {
-	case key == "":
+	case len(key) == 0:
 		return fmt.Errorf("%w: empty", ErrKey)
 	case len(key) > MaxKeyBytes:
 		return fmt.Errorf("%w: %d bytes, at most %d", ErrKey, len(key), MaxKeyBytes)
-	case !utf8.ValidString(key):
+	case !utf8.Valid(key):
 		return fmt.Errorf("%w: not UTF-8", ErrKey)
 	}
 	return nil

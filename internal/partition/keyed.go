@@ -1,0 +1,238 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/felixlog/felix/internal/projection"
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
+)
+
+// keyedState is what a keyed log is read into. Admit runs under the log's pen; Apply in
+// offset order, one record at a time, never beside another Apply.
+type keyedState interface {
+	Admit(b *storage.Batch, next storage.Offset) error
+	Apply(rec *segment.Record) error
+	Revert()
+}
+
+// keyed is a log that is read as key to latest: what caches, counters and the groups of
+// a stream shard share. Its owner says what the records mean (into) and what is still
+// needed of them (the compactor's reading).
+type keyed struct {
+	name    string
+	log     *storage.Log
+	into    keyedState
+	compact *projection.Compactor
+	// changed is told, after Apply, how far the state goes now; nil if nobody waits.
+	changed func(next storage.Offset)
+	onError func(what string, err error)
+
+	stopped    atomic.Pointer[error] // why nothing new is taken in
+	applied    atomic.Uint64
+	since      atomic.Int64 // bytes written since compaction was last considered
+	compacting atomic.Bool
+	background background
+	life       context.Context
+	end        context.CancelFunc
+}
+
+// considerEvery is how many bytes are written between two looks at whether compaction
+// is due.
+const considerEvery = 1 << 20
+
+// openKeyed opens the log in dir for k, whose name, into, changed and onError are set.
+// reading, called once the log is open, says where the state already stands (a snapshot)
+// and what compaction needs to know.
+func (k *keyed) open(ctx context.Context, dir string, o storage.Options, reading func(*storage.Log) (projection.Reading, error), c projection.CompactOptions) error {
+	o.Shard = k.name
+	o.Hooks = storage.Hooks{Admit: k.into.Admit, Reverted: func(storage.Offset) { k.into.Revert() }, Stable: k.stable, Reopened: k.reopened}
+	log, err := storage.Open(ctx, dir, o)
+	if err != nil {
+		return err
+	}
+	k.log = log
+	r, err := reading(log)
+	if err == nil {
+		k.applied.Store(uint64(r.Applied()))
+		err = k.catchUp(ctx, log.Stable())
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("shard %s: %w", k.name, err), log.Close(context.WithoutCancel(ctx)))
+	}
+	k.compact = projection.NewCompactor(log, r, c)
+	k.life, k.end = context.WithCancel(context.Background())
+	k.consider()
+	return nil
+}
+
+// catchUp applies what the log holds below end.
+func (k *keyed) catchUp(ctx context.Context, end storage.Offset) error {
+	var page storage.Page
+	for next := storage.Offset(k.applied.Load()); next < end; next = page.Next {
+		if err := k.log.Read(ctx, &page, storage.ReadRange{From: next, End: end, MaxBytes: 1 << 20}); err != nil {
+			return err
+		}
+		if len(page.Records) == 0 {
+			return fmt.Errorf("records [%d, %d) are missing", next, end)
+		}
+		for i := range page.Records {
+			if err := k.into.Apply(&page.Records[i]); err != nil {
+				return err
+			}
+		}
+		k.applied.Store(uint64(page.Next))
+	}
+	return nil
+}
+
+// stable takes in a group the log has acknowledged.
+func (k *keyed) stable(g *storage.Group) {
+	at := g.First
+	for buf := g.Encoded; len(buf) > 0; at++ {
+		rec, n, err := segment.DecodeRecord(buf, at)
+		if err == nil {
+			err = k.into.Apply(&rec)
+		}
+		if err != nil {
+			// The log encoded these bytes from what Admit let through a moment ago: the
+			// state cannot be trusted any more.
+			k.fail(err)
+			return
+		}
+		buf = buf[n:]
+	}
+	k.applied.Store(uint64(g.Next))
+	if k.changed != nil && g.First < g.Next {
+		k.changed(g.Next)
+	}
+	if k.since.Add(int64(len(g.Encoded))) >= considerEvery {
+		k.since.Store(0)
+		k.consider()
+	}
+}
+
+// reopened takes in what a poisoned log turned out to hold.
+func (k *keyed) reopened(_, next storage.Offset) {
+	k.into.Revert()
+	if err := k.catchUp(k.life, next); err != nil {
+		k.fail(err)
+		return
+	}
+	if k.changed != nil {
+		k.changed(next)
+	}
+}
+
+// fail takes the shard out of service: what it holds in memory may differ from the log.
+func (k *keyed) fail(err error) {
+	err = fmt.Errorf("shard %s: %w", k.name, err)
+	if k.stopped.CompareAndSwap(nil, &err) && k.onError != nil {
+		k.onError("apply", err)
+	}
+}
+
+// serving is why requests are refused; nil while the shard is open.
+func (k *keyed) serving() error {
+	if err := k.stopped.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// State is what the shard is doing.
+func (k *keyed) State() State {
+	if k.stopped.Load() != nil {
+		return Closed
+	}
+	switch k.log.Health().State {
+	case storage.StatePoisoned:
+		return Poisoned
+	case storage.StateClosed:
+		return Closed
+	}
+	return Active
+}
+
+// Health is why the state is what it is; nil when the shard is active.
+func (k *keyed) Health() error {
+	if err := k.serving(); err != nil {
+		return err
+	}
+	return k.log.Health().Err
+}
+
+// Drive does the queued work; see storage.Log.Drive.
+func (k *keyed) Drive(inline bool) { k.log.Drive(inline) }
+
+// Log is the shard's log, for operators.
+func (k *keyed) Log() *storage.Log { return k.log }
+
+// consider starts a compaction in the background if one is due and none runs.
+func (k *keyed) consider() {
+	if k.stopped.Load() != nil || !k.compact.Due() || !k.compacting.CompareAndSwap(false, true) {
+		return
+	}
+	k.background.start(func() {
+		defer k.compacting.Store(false)
+		for k.life.Err() == nil && k.compact.Due() {
+			res, err := k.compact.Segment(k.life)
+			if err != nil {
+				if k.life.Err() == nil && k.onError != nil {
+					k.onError("compaction", err)
+				}
+				return
+			}
+			if res.Bytes == 0 {
+				return // held back by a reader or a copy: the next look tries again
+			}
+		}
+	})
+}
+
+// ErrCompacting: a compaction of the shard runs already.
+var ErrCompacting = errors.New("partition: the shard is being compacted")
+
+// Compact runs compaction until nothing more is to be gained, as an operator asks for.
+// ErrCompacting when one runs in the background.
+func (k *keyed) Compact(ctx context.Context) (total projection.CompactResult, err error) {
+	if err := k.serving(); err != nil {
+		return total, err
+	}
+	if !k.compacting.CompareAndSwap(false, true) {
+		return total, ErrCompacting
+	}
+	defer k.compacting.Store(false)
+	for k.compact.Due() {
+		res, err := k.compact.Segment(ctx)
+		total.Copied += res.Copied
+		total.Dropped += res.Dropped
+		total.Bytes += res.Bytes
+		if err != nil || res.Bytes == 0 {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// stop refuses what is new with why, ends the upkeep and closes the log.
+func (k *keyed) stop(ctx context.Context, why error) error {
+	k.stopped.CompareAndSwap(nil, &why)
+	k.end()
+	k.background.stop()
+	return k.log.Close(ctx)
+}
+
+// closedAs puts the shard's own reason in the place of the log's being closed.
+func (k *keyed) closedAs(err error) error {
+	if errors.Is(err, storage.ErrClosed) {
+		if why := k.serving(); why != nil {
+			return why
+		}
+		return ErrClosed
+	}
+	return err
+}
