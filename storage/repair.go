@@ -204,7 +204,7 @@ func (r *recovery) rewrite() error {
 		}
 		// The newest is flushed in any case: its length may be one that a cut left in
 		// memory only.
-		if r.report.Created || from == s.size && !newest {
+		if r.report.Created || from == s.size && !(newest && rules.FlushCut.Holds()) {
 			continue
 		}
 		if err := r.rewriteSegment(s, from); err != nil {
@@ -330,6 +330,7 @@ func (l *Log) install(r *recovery) {
 	l.prepareFailed, l.pushed, l.undropped = SegmentID(0), filePos{}, nil
 	l.markPos = filePos{newest.id, newest.size}
 	l.dirtyBytes.Store(0)
+	l.markMoved.Store(false)
 
 	l.mu.Lock()
 	l.mu.active, l.mu.activePos, l.mu.activeSum, l.mu.activeNext = active, newest.size, p.sum, next

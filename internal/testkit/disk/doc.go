@@ -38,7 +38,8 @@
 //   - Kill is the end of the process: cache and pending operations stay as they are,
 //     open files and locks are gone.
 //   - The operation that meets the end of the power may have happened or not, a write
-//     also in part; its caller is told ErrPowerOff.
+//     also in part, up to a 4096-byte boundary of the file; its caller is told
+//     ErrPowerOff.
 //
 // Everything random is drawn from the seed; the same calls in the same order give
 // the same disk.

@@ -88,7 +88,10 @@ func (f *strictFile) WriteAt(p []byte, off int64) (int, error) {
 		f.disk.mu.sum.Write(sum.Sum(nil))
 		part := p
 		if last {
-			part = p[:f.disk.mu.rand.IntN(len(p)+1)]
+			// A write that is interrupted ends between two pages of the cache.
+			end := off + f.disk.mu.rand.Int64N(int64(len(p))+blockSize)
+			end = min(end/blockSize*blockSize, off+int64(len(p)))
+			part = p[:max(end-off, 0)]
 		}
 		limit := roundUp(f.inode.blocks()) + f.disk.room()
 		var err error

@@ -518,3 +518,17 @@ func TestTraceReads(t *testing.T) {
 	require.Contains(t, lines, "9 rename x/a -> x/y/b")
 	require.Equal(t, "0 -- power cut", lines[len(lines)-1])
 }
+
+// A write that is interrupted is there up to a block boundary.
+func TestInterruptedWrite(t *testing.T) {
+	lengths := map[int]bool{}
+	for seed := range uint64(100) {
+		d := NewStrict(seed, Options{})
+		f := must(t, d, "f", vfs.Create)
+		d.StopAfter(d.Ops())
+		_, err := f.WriteAt(make([]byte, 10_000), 100)
+		isPathError(t, err, ErrPowerOff)
+		lengths[len(d.Kill().Files()["f"])] = true
+	}
+	require.Equal(t, map[int]bool{0: true, 4096: true, 8192: true, 10_100: true}, lengths)
+}
