@@ -19,7 +19,7 @@ const (
 	allocateFrom = 16 << 10
 	// zeroStep is how much is zeroed ahead at once.
 	zeroStep = 1 << 20
-	// sealBacklog is how many segments may wait to be sealed before the pen waits too.
+	// sealBacklog is how many segments may wait to be sealed before the pen's holder does it.
 	sealBacklog = 4
 )
 
@@ -79,20 +79,23 @@ func (l *Log) roll(v segment.Version, next Offset) error {
 		l.opt.Events.OnRoll(l.shard, old.descriptor(next), s.descriptor(next))
 	}
 	l.kick()
-	return l.awaitSeals()
+	l.sealBehind()
+	return nil
 }
 
-// awaitSeals holds the pen back while too many segments wait to be sealed.
-func (l *Log) awaitSeals() error {
-	if l.opt.Manual || l.opt.Fsync == OnCommit {
-		return nil
+// sealBehind seals segments itself while too many wait for it, before it writes on. The
+// pen is held.
+func (l *Log) sealBehind() {
+	m := &l.mu
+	m.Lock()
+	defer m.Unlock()
+	for len(m.sealing) >= sealBacklog && m.state == StateServing {
+		if m.flushing {
+			l.waitFree(func() bool { return !m.flushing })
+			continue
+		}
+		l.flushGroups()
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.waitFree(func() bool {
-		return len(l.mu.sealing) < sealBacklog || l.mu.state != StateServing || l.mu.exclusives > 0
-	})
-	return nil
 }
 
 // raiseVersion rewrites the header of an active segment without records.

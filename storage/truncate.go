@@ -270,6 +270,7 @@ func (l *Log) Reopen(ctx context.Context) error {
 	l.mu.state, l.mu.poison = StateServing, nil
 	l.mu.Unlock()
 	l.unlockExclusive()
+	l.kick()
 	if f := l.opt.Events.OnReopen; f != nil {
 		f(l.shard)
 	}
@@ -385,7 +386,10 @@ func (l *Log) trimActive(t flushTarget) error {
 
 func (l *Log) markTail() error {
 	l.flushMark()
-	if l.markPos != l.mu.durablePos {
+	l.mu.Lock()
+	behind := l.markPos != l.mu.durablePos
+	l.mu.Unlock()
+	if behind {
 		return errors.New("storage: durable mark could not be written at close")
 	}
 	return nil
