@@ -239,16 +239,15 @@ func (r *recovery) rewriteSegment(s *foundSegment, from int64) error {
 	})
 }
 
-// rebuildIndexes writes the indexes that are missing or wrong. The newest segment has one
-// in memory, made by the scan that every open does, and gets its file when it is sealed;
-// only a file that says something else is replaced. Making thousands of files was most of
-// the time it took to open as many shards.
+// rebuildIndexes writes the indexes that are missing or wrong. Of a newest segment whose
+// index has only the first record none is made: it says nothing, and making thousands of
+// files was most of the time it took to open as many small shards.
 func (r *recovery) rebuildIndexes() error {
 	for i, s := range r.segs {
 		newest := i == len(r.segs)-1
 		if newest || s.full && s.rebuilt == "" {
 			switch {
-			case newest && !r.indexes[s.id], s.index.Len() == 0 && !r.indexes[s.id], r.sameIndex(s):
+			case newest && s.index.Len() <= 1 && !r.indexes[s.id], s.index.Len() == 0 && !r.indexes[s.id], r.sameIndex(s):
 				continue
 			case !r.indexes[s.id]:
 				s.rebuilt = "missing"
