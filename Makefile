@@ -4,9 +4,10 @@
 GO ?= go
 FUZZTIME ?= 30s
 ROUNDS ?= 200
+CRASH_SEEDS ?= 5000
 BENCH_ARGS ?=
 
-.PHONY: build test vet race interop crash sim soak fuzz bench guards
+.PHONY: build test vet race interop crash crash-sim sim soak fuzz bench guards
 
 build:
 	$(GO) build -o felix ./cmd/felix
@@ -28,6 +29,11 @@ interop: build
 # kill -9 of a broker under load, ROUNDS times for each fsync mode.
 crash:
 	FELIX_CRASH_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 4h -run 'TestKill' -v ./internal/e2e
+
+# Seeded crash scripts of the log on a disk that loses power, CRASH_SEEDS of them, and
+# kill -9 of processes that append, ROUNDS times for each fsync mode.
+crash-sim:
+	FELIX_CRASH_SEEDS=$(CRASH_SEEDS) FELIX_CRASH_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 4h -v ./storage/crashtest
 
 # Seeded runs of the test disk and of the replication simulator, more of them.
 sim:

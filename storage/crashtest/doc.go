@@ -12,7 +12,7 @@
 // would notice its absence. The test of real processes (process_test.go) kills a
 // child that appends, in every fsync mode.
 //
-// How much is run is set by FELIX_CRASH_SEEDS (seeds of the long scripts),
-// FELIX_CRASH_ROUNDS (kills of real processes) and FELIX_CRASH_SEED (one seed,
-// verbosely).
+// How much is run is set by FELIX_CRASH_SEEDS (seeds of the long scripts, from
+// FELIX_CRASH_FROM on), FELIX_CRASH_ROUNDS (kills of real processes) and
+// FELIX_CRASH_SEED (one seed, verbosely).
 package crashtest

@@ -181,10 +181,10 @@ func seeds(from, count uint64, do func(seed uint64) (stats, bool)) stats {
 	return sum
 }
 
-// TestSeeds runs long scripts: FELIX_CRASH_SEEDS of them, or the one of
-// FELIX_CRASH_SEED.
+// TestSeeds runs long scripts: FELIX_CRASH_SEEDS of them from FELIX_CRASH_FROM on, or
+// the one of FELIX_CRASH_SEED.
 func TestSeeds(t *testing.T) {
-	from, count := uint64(0), setting(t, "FELIX_CRASH_SEEDS", 300)
+	from, count := setting(t, "FELIX_CRASH_FROM", 0), setting(t, "FELIX_CRASH_SEEDS", 300)
 	if one := setting(t, "FELIX_CRASH_SEED", ^uint64(0)); one != ^uint64(0) {
 		from, count = one, 1
 	}
