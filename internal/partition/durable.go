@@ -27,6 +27,9 @@ func (p *Partition) advance(to storage.Offset) {
 	}
 	p.readable.Store(uint64(to))
 	p.subs.wake()
+	if g := p.groups.Load(); g != nil {
+		g.wakeAll()
+	}
 }
 
 // keep copies a group into the ring, if anybody is there to read it.

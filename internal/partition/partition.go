@@ -137,8 +137,9 @@ type Partition struct {
 	producers producerState
 	commits   commitQueue
 
-	subs subscribers
-	ids  atomic.Uint64
+	subs   subscribers
+	groups atomic.Pointer[Groups] // nil until one is asked for
+	ids    atomic.Uint64
 
 	background background
 	closeOnce  sync.Once

@@ -466,6 +466,20 @@ func (g *Group) Skip(o Offset) {
 	}
 }
 
+// Unclaim undoes the claim of a record that Poll has just handed out and that does not
+// leave after all (the answer is full). The delivery is not counted.
+func (g *Group) Unclaim(o Offset) {
+	it := g.find(o)
+	if it == nil || it.state != claimed {
+		return
+	}
+	g.move(it, ready)
+	it.attempts--
+	it.deadline, it.timed = 0, false
+	g.owed.push(timer{0, o})
+	g.touch(o)
+}
+
 // Ack settles an offset. Below the position, and for what is settled already, it is a
 // success that changes nothing. A claim that has lapsed is acked as well, as long as
 // the record was not given up on: the work is done, and the message names no delivery.

@@ -1,0 +1,169 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/felixlog/felix/internal/projection"
+	"github.com/felixlog/felix/internal/queue"
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
+)
+
+// Letter is a dead letter as an operator sees it.
+type Letter struct {
+	Offset storage.Offset
+	queue.DeadLetter
+	Payload []byte
+}
+
+// Letters lists a group's dead letters from an offset on, at most limit, with their
+// payloads; more says that there are others. A group that does not exist has none.
+func (g *Groups) Letters(ctx context.Context, group string, from storage.Offset, limit int) (letters []Letter, more bool, err error) {
+	err = g.Do(ctx, group, false, func(_ segment.Micros, group *queue.Group, _, _ storage.Offset) error {
+		if group == nil {
+			return nil
+		}
+		for _, o := range group.DeadLetters() {
+			if o < from {
+				continue
+			}
+			if len(letters) == limit {
+				more = true
+				break
+			}
+			d, _ := group.DeadLetter(o)
+			letters = append(letters, Letter{Offset: o, DeadLetter: d})
+		}
+		return nil
+	})
+	for i := range letters {
+		if err != nil {
+			return nil, false, err
+		}
+		l := &letters[i]
+		if l.Copied {
+			l.Payload, err = g.copied(ctx, group, l.Offset)
+		} else if l.Payload, err = g.original(ctx, l.Offset); isTrimmed(err) {
+			// The copy was made, or the record lost, since the list was taken.
+			if l.Payload, err = g.copied(ctx, group, l.Offset); errors.Is(err, errNoCopy) {
+				err = nil
+			}
+		}
+	}
+	return letters, more, err
+}
+
+func isTrimmed(err error) bool {
+	_, ok := errors.AsType[*storage.TrimmedError](err)
+	return ok
+}
+
+// original reads a record's payload from the stream's log.
+func (g *Groups) original(ctx context.Context, at storage.Offset) ([]byte, error) {
+	var page storage.Page
+	if err := g.stream.log.Read(ctx, &page, storage.ReadRange{From: at, End: at + 1, MaxRecords: 1}); err != nil {
+		return nil, err
+	}
+	if len(page.Records) == 0 {
+		return nil, fmt.Errorf("record %d is not in the log", at)
+	}
+	payload, _ := page.Records[0].Visible()
+	return payload, nil
+}
+
+var errNoCopy = errors.New("partition: no copy of the record")
+
+// copied reads the copy of a payload from the groups' log.
+func (g *Groups) copied(ctx context.Context, group string, at storage.Offset) ([]byte, error) {
+	key := queue.Key(group, queue.KindPayload, uint64(at))
+	for {
+		ref, ok := g.proj.Get(key)
+		if !ok {
+			return nil, fmt.Errorf("%w %d of group %q", errNoCopy, at, group)
+		}
+		var page storage.Page
+		err := g.log.Read(ctx, &page, storage.ReadRange{From: ref.Offset, End: ref.Offset + 1, MaxRecords: 1})
+		if isTrimmed(err) {
+			continue // compaction moved it
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(page.Records) == 0 {
+			return nil, fmt.Errorf("%w %d of group %q", errNoCopy, at, group)
+		}
+		var payload []byte
+		_, err = projection.ReadEntrySet(page.Records[0].Payload, func(e projection.Entry) error {
+			if !e.Delete && string(e.Key) == string(key) {
+				payload = append([]byte{}, e.Value...)
+			}
+			return nil
+		})
+		return payload, err
+	}
+}
+
+// CopyLetters copies the payloads of dead letters and redriven records below limit into
+// the groups' log, so that the stream's segments below it can go.
+func (g *Groups) CopyLetters(ctx context.Context, limit storage.Offset) error {
+	for _, name := range g.Names() {
+		var wanted []storage.Offset
+		err := g.Do(ctx, name, false, func(_ segment.Micros, group *queue.Group, _, _ storage.Offset) error {
+			if group != nil {
+				wanted = group.Uncopied(limit)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, at := range wanted {
+			if err := g.copyLetter(ctx, name, at); err != nil {
+				return fmt.Errorf("copy record %d for group %q: %w", at, name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (g *Groups) copyLetter(ctx context.Context, name string, at storage.Offset) error {
+	payload, err := g.original(ctx, at)
+	if isTrimmed(err) {
+		return nil // lost already: Trim counts it
+	}
+	if err != nil {
+		return err
+	}
+	return g.Do(ctx, name, false, func(_ segment.Micros, group *queue.Group, _, _ storage.Offset) error {
+		if group == nil || !group.Copied(at) {
+			return nil // no longer wanted
+		}
+		d := g.openLocked()
+		d.entries = append(d.entries, projection.Entry{Key: queue.Key(name, queue.KindPayload, uint64(at)), Value: payload})
+		return nil
+	})
+}
+
+// Needs is the lowest offset of the stream that some group has not settled; ok is false
+// without groups.
+func (g *Groups) Needs() (low storage.Offset, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.mu.shard.Lowest()
+}
+
+// Uncopied is the lowest offset below limit whose payload must be copied before its
+// segment may go; limit if there is none.
+func (g *Groups) Uncopied(limit storage.Offset) storage.Offset {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	low := limit
+	g.mu.shard.Each(func(group *queue.Group) {
+		if u := group.Uncopied(low); len(u) > 0 {
+			low = u[0]
+		}
+	})
+	return low
+}

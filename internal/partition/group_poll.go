@@ -1,0 +1,219 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/felixlog/felix/internal/queue"
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
+)
+
+// PollCall asks for records of a group.
+type PollCall struct {
+	Group      string
+	Max        int
+	Wait       time.Duration // bounded by GroupsOptions.MaxWait
+	Visibility time.Duration
+	Member     string
+	Conn       uint64
+	Reclaim    bool
+}
+
+// GroupRecord is a record as handed out. Its bytes are the caller's.
+type GroupRecord struct {
+	Offset    storage.Offset
+	Payload   []byte
+	Attempts  uint32
+	Publisher []byte
+	Timestamp storage.Micros
+}
+
+// maxPollBytes bounds the payloads of one poll; one record is handed out in any case.
+const maxPollBytes = 4 << 20
+
+// pollWait is a poll that waits for something to be ready.
+type pollWait struct{ wake chan struct{} }
+
+// Poll claims records and reads them, waiting up to c.Wait until there are some. None is
+// no error. Errors: queue.ErrInvalid, queue.ErrHeld, ErrGroupsReloading, the log's.
+func (g *Groups) Poll(ctx context.Context, c PollCall) ([]GroupRecord, error) {
+	deadline := time.Now().Add(min(c.Wait, g.o.MaxWait))
+	w := &pollWait{wake: make(chan struct{}, 1)}
+	for {
+		// First among those that wait, then the look: nothing is missed between.
+		waiting := c.Wait > 0
+		if waiting {
+			g.enter(c.Group, w)
+		}
+		records, next, err := g.try(ctx, c)
+		if len(records) > 0 || err != nil || !waiting || !time.Now().Before(deadline) || g.serving() != nil {
+			g.leave(c.Group, w)
+			return records, err
+		}
+		c.Reclaim = false
+		until := deadline
+		if !next.IsZero() && next.Before(until) {
+			until = next
+		}
+		timer := time.NewTimer(time.Until(until))
+		select {
+		case <-w.wake:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			g.leave(c.Group, w)
+			return nil, nil // nothing was claimed
+		}
+		timer.Stop()
+	}
+}
+
+// try polls once. next is when a claim or a delay ends, zero if none stands.
+func (g *Groups) try(ctx context.Context, c PollCall) (records []GroupRecord, next time.Time, err error) {
+	var handed []queue.Handout
+	err = g.Do(ctx, c.Group, true, func(now segment.Micros, group *queue.Group, head, tail storage.Offset) error {
+		var err error
+		handed, err = group.Poll(now, queue.PollRequest{
+			Max: c.Max, Visibility: c.Visibility, Member: c.Member, Conn: c.Conn, Reclaim: c.Reclaim, Head: head, Tail: tail,
+		}, nil)
+		if at, ok := group.NextDeadline(); ok {
+			next = time.UnixMicro(int64(at))
+		}
+		return err
+	})
+	if err != nil || len(handed) == 0 {
+		return nil, next, err
+	}
+	records, unread, err := g.read(ctx, c.Group, handed)
+	g.giveBack(c.Group, unread)
+	if err != nil && len(records) > 0 {
+		err = nil // what could be read leaves; the rest is met again
+	}
+	return records, next, err
+}
+
+// read reads the records handed out, up to maxPollBytes, and returns those that do not
+// leave: unread ones, and ones that hold nothing for consumers.
+func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout) (records []GroupRecord, unread []queue.Handout, err error) {
+	bytes := 0
+	var page storage.Page
+	for i := 0; i < len(handed); {
+		run := i + 1
+		for run < len(handed) && handed[run].Offset == handed[run-1].Offset+1 && !handed[run].Copied && !handed[i].Copied {
+			run++
+		}
+		if bytes > 0 && bytes >= maxPollBytes {
+			return records, handed[i:], nil
+		}
+		if handed[i].Copied {
+			payload, err := g.copied(ctx, group, handed[i].Offset)
+			if err != nil {
+				return records, handed[i:], err
+			}
+			records = append(records, GroupRecord{Offset: handed[i].Offset, Attempts: handed[i].Attempts, Payload: payload})
+			bytes += len(payload)
+			i++
+			continue
+		}
+		err := g.stream.log.Read(ctx, &page, storage.ReadRange{
+			From: handed[i].Offset, End: handed[run-1].Offset + 1, MaxBytes: maxPollBytes - bytes,
+		})
+		if err != nil {
+			if _, trimmed := errors.AsType[*storage.TrimmedError](err); trimmed {
+				err = nil // counted as lost by the next request
+			}
+			return records, handed[i:], err
+		}
+		if len(page.Records) == 0 {
+			return records, handed[i:], nil
+		}
+		for k := range page.Records {
+			rec := &page.Records[k]
+			h := handed[i]
+			i++
+			payload, visible := rec.Visible()
+			if !visible {
+				unread = append(unread, h)
+				continue
+			}
+			bytes += len(payload)
+			records = append(records, GroupRecord{
+				Offset: h.Offset, Attempts: h.Attempts, Timestamp: rec.Timestamp,
+				Payload: append([]byte{}, payload...), Publisher: append([]byte(nil), rec.Publisher...),
+			})
+		}
+	}
+	return records, unread, nil
+}
+
+// giveBack undoes the claims of records that did not leave. Those without anything for
+// consumers are settled.
+func (g *Groups) giveBack(name string, handed []queue.Handout) {
+	if len(handed) == 0 {
+		return
+	}
+	starts := map[storage.Offset]bool{}
+	for _, s := range g.stream.log.Generations() {
+		starts[s.Start] = true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mu.broken {
+		return
+	}
+	group, ok := g.mu.shard.Lookup(name)
+	if !ok {
+		return
+	}
+	for _, h := range handed {
+		if starts[h.Offset] {
+			group.Skip(h.Offset)
+		} else {
+			group.Unclaim(h.Offset)
+		}
+	}
+	g.joinLocked(group, nil, nil)
+}
+
+func (g *Groups) enter(name string, w *pollWait) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mu.waits[name] == nil {
+		g.mu.waits[name] = map[*pollWait]struct{}{}
+	}
+	g.mu.waits[name][w] = struct{}{}
+	g.waiting.Store(true)
+}
+
+func (g *Groups) leave(name string, w *pollWait) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.mu.waits[name], w)
+	if len(g.mu.waits[name]) == 0 {
+		delete(g.mu.waits, name)
+		g.waiting.Store(len(g.mu.waits) > 0)
+	}
+}
+
+func (g *Groups) wakeLocked(name string) {
+	for w := range g.mu.waits[name] {
+		select {
+		case w.wake <- struct{}{}:
+		default: // it will look anyway
+		}
+	}
+}
+
+// wakeAll wakes every poll that waits: the stream has more, or the shard ends.
+func (g *Groups) wakeAll() {
+	if !g.waiting.Load() {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for name := range g.mu.waits {
+		g.wakeLocked(name)
+	}
+}

@@ -1,0 +1,436 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/felixlog/felix/internal/projection"
+	"github.com/felixlog/felix/internal/queue"
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
+)
+
+// GroupsOptions say how the consumer groups of a stream shard are kept.
+type GroupsOptions struct {
+	// Storage is how their log is kept; Hooks are set by OpenGroups. Its Fsync is the
+	// stream's: an ack is as durable as the stream's records.
+	Storage storage.Options
+	// Name is the shard in errors and events: tenant/namespace/stream/shard.
+	Name string
+	// MaxWait bounds a long poll; 0 is 30 s.
+	MaxWait time.Duration
+	// Defaults of groups that are not configured; zero fields are package queue's.
+	Defaults queue.Config
+	// Now is the clock of claims and delays; nil is time.Now.
+	Now func() time.Time
+	// OnError is told what went wrong in the background.
+	OnError func(shard, what string, err error)
+	// OnLost is told of records that retention removed before a group settled them.
+	OnLost func(shard, group string, records uint64)
+	// OnClamped is told of groups that were past the end of their stream.
+	OnClamped func(shard string, groups int)
+}
+
+// Errors of group requests beside those of package queue.
+var (
+	// ErrGroupsReloading: the group log took back a decision; the state is being read
+	// again. Nothing was done.
+	ErrGroupsReloading = errors.New("partition: the groups' state is being read again")
+	// ErrNoGroups: an in-memory stream has none.
+	ErrNoGroups = errors.New("partition: consumer groups need a durable stream")
+)
+
+// Groups are the consumer groups of one stream shard: one log of decisions, and the
+// state they lead to.
+//
+// A request changes the state at once, under mu, and joins the decision that is open;
+// Drive writes the decision as one record, and its requests are answered when the record
+// is as durable as the stream's policy says. A request that changes nothing is answered
+// behind what was decided before it. If the log takes a decision back, every request of
+// it and of those behind it is refused, and the state is read from the log again.
+type Groups struct {
+	keyed
+	o       GroupsOptions
+	stream  *Partition
+	proj    *projection.Projection
+	pending projection.Pending
+	waiting atomic.Bool // some poll waits
+
+	mu struct {
+		sync.Mutex
+		shard  *queue.Shard
+		epoch  uint64 // counts what was taken back
+		broken bool   // the state is not what the log says
+		open   *decision
+		dirty  []*queue.Group
+		flying int // decisions handed to the log and not answered
+		waits  map[string]map[*pollWait]struct{}
+	}
+}
+
+// decision gathers requests until they are written.
+type decision struct {
+	epoch   uint64
+	entries []projection.Entry
+	answers []answer
+	batch   storage.Batch
+	g       *Groups
+}
+
+type answer struct {
+	err  error
+	done func(error)
+}
+
+// maxAnswers bounds a decision; the next request begins another.
+const maxAnswers = 1024
+
+// OpenGroups opens the groups whose log is in dir, or makes an empty one.
+func OpenGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptions) (*Groups, error) {
+	orDefault(&o.MaxWait, 30*time.Second)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	g := &Groups{o: o, stream: stream}
+	g.name = o.Name
+	g.into = (*groupsLog)(g)
+	if o.OnError != nil {
+		g.onError = func(what string, err error) { o.OnError(o.Name, what, err) }
+	}
+	g.mu.waits = map[string]map[*pollWait]struct{}{}
+	pace := rate.NewLimiter(DefaultCompactPace, DefaultCompactPace)
+	err := g.open(ctx, dir, o.Storage, func(log *storage.Log) (projection.Reading, error) {
+		g.proj = projection.New(projection.EntrySetCodec{}, log.Head())
+		return projection.Latest{Projection: g.proj, Copier: projection.EntrySetCodec{}}, nil
+	}, projection.CompactOptions{Pace: pace, MinBytes: 4 << 20})
+	if err != nil {
+		return nil, err
+	}
+	shard, err := g.load(ctx)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("groups of %s: %w", o.Name, err), g.log.Close(context.WithoutCancel(ctx)))
+	}
+	g.mu.shard = shard
+	return g, nil
+}
+
+// load reads the whole log, which compaction keeps small, and builds the state.
+func (g *Groups) load(ctx context.Context) (*queue.Shard, error) {
+	loader := queue.NewLoader()
+	var page storage.Page
+	for next, end := g.log.Head(), g.log.Stable(); next < end; next = page.Next {
+		if err := g.log.Read(ctx, &page, storage.ReadRange{From: next, End: end, MaxBytes: 1 << 20}); err != nil {
+			return nil, err
+		}
+		if len(page.Records) == 0 {
+			return nil, fmt.Errorf("records [%d, %d) are missing", next, end)
+		}
+		for i := range page.Records {
+			rec := &page.Records[i]
+			if rec.Kind == segment.KindGenerationStart {
+				continue
+			}
+			if _, err := projection.ReadEntrySet(rec.Payload, loader.Add); err != nil {
+				return nil, &projection.UnreadableError{Offset: rec.Offset, Err: err}
+			}
+		}
+	}
+	shard, clamped, err := loader.Build(g.stream.readableNow())
+	if clamped > 0 && g.o.OnClamped != nil {
+		g.o.OnClamped(g.name, clamped)
+	}
+	return shard, err
+}
+
+// groupsLog is the Groups as their log sees them.
+type groupsLog Groups
+
+// Admit implements keyedState.
+func (l *groupsLog) Admit(b *storage.Batch, next storage.Offset) error {
+	g := (*Groups)(l)
+	switch u := b.User.(type) {
+	case *decision:
+		g.mu.Lock()
+		stale := u.epoch != g.mu.epoch
+		g.mu.Unlock()
+		if stale {
+			return ErrGroupsReloading
+		}
+		for i := range u.entries {
+			e := &u.entries[i]
+			g.pending.Set(e.Key, projection.InFlight{Ref: projection.Ref{Offset: next}, Deleted: e.Delete})
+		}
+	case *projection.Copy:
+		if u.Superseded(g.proj, &g.pending) {
+			return projection.ErrSuperseded
+		}
+	}
+	return nil
+}
+
+// Apply implements keyedState.
+func (l *groupsLog) Apply(rec *segment.Record) error {
+	g := (*Groups)(l)
+	if err := g.proj.Apply(rec); err != nil {
+		return err
+	}
+	if rec.Kind == segment.KindGenerationStart {
+		return nil
+	}
+	_, err := projection.ReadEntrySet(rec.Payload, func(e projection.Entry) error {
+		g.pending.Settle(e.Key, rec.Offset)
+		return nil
+	})
+	return err
+}
+
+// Revert implements keyedState.
+func (l *groupsLog) Revert() {
+	g := (*Groups)(l)
+	g.pending.Reset()
+	g.mu.Lock()
+	g.mu.epoch++
+	first := !g.mu.broken
+	g.mu.broken = true
+	g.mu.Unlock()
+	if first {
+		g.background.start(g.reload)
+	}
+}
+
+// reload reads the state from the log again, once nothing is in flight.
+func (g *Groups) reload() {
+	for {
+		g.mu.Lock()
+		epoch, busy := g.mu.epoch, g.mu.flying > 0
+		g.mu.Unlock()
+		var shard *queue.Shard
+		err := g.life.Err()
+		if err == nil && !busy {
+			shard, err = g.load(g.life)
+		}
+		if err != nil {
+			if g.life.Err() == nil {
+				g.fail(err)
+			}
+			return
+		}
+		g.mu.Lock()
+		if shard != nil && g.mu.epoch == epoch {
+			g.mu.shard, g.mu.broken, g.mu.open, g.mu.dirty = shard, false, nil, nil
+			g.mu.Unlock()
+			return
+		}
+		g.mu.Unlock()
+		g.log.Drive(true)
+		if err := g.log.Sync(g.life); err != nil && g.log.Health().State != storage.StateServing {
+			// Poisoned: Reopened reverts again and starts another reload.
+			g.mu.Lock()
+			g.mu.broken = false
+			g.mu.epoch++
+			g.mu.Unlock()
+			return
+		}
+	}
+}
+
+func (g *Groups) now() segment.Micros { return segment.Micros(g.o.Now().UnixMicro()) }
+
+// GroupOp changes a group's state or looks at it; it runs under the shard's lock and must
+// not block. head and tail are what the stream's log holds.
+type GroupOp func(now segment.Micros, group *queue.Group, head, tail storage.Offset) error
+
+// Submit runs op on a group and has done called with its error when everything it
+// depends on is durable; Drive makes that happen. With create the group is made if it is
+// not there; else op gets nil. An error means that op did not run and done will not.
+func (g *Groups) Submit(name string, create bool, op GroupOp, done func(error)) error {
+	if err := g.serving(); err != nil {
+		return err
+	}
+	if err := g.log.Health().Err; err != nil {
+		return err
+	}
+	head, tail := g.stream.log.Head(), g.stream.readableNow()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	group, err := g.groupLocked(name, create, head)
+	if err != nil {
+		return err
+	}
+	var lost uint64
+	if group != nil {
+		lost = group.Trim(head)
+	}
+	err = op(g.now(), group, head, tail)
+	g.joinLocked(group, err, done)
+	if lost > 0 && g.o.OnLost != nil {
+		g.o.OnLost(g.name, name, lost)
+	}
+	if group != nil {
+		g.wakeLocked(name)
+	}
+	return nil
+}
+
+func (g *Groups) groupLocked(name string, create bool, head storage.Offset) (*queue.Group, error) {
+	if g.mu.broken {
+		return nil, ErrGroupsReloading
+	}
+	group, ok := g.mu.shard.Lookup(name)
+	if ok {
+		return group, nil
+	}
+	if err := queue.ValidGroup(name); err != nil || !create {
+		return nil, err
+	}
+	group, err := g.mu.shard.Group(name, head)
+	if err == nil && g.o.Defaults != (queue.Config{}) {
+		err = group.Configure(g.o.Defaults)
+	}
+	return group, err
+}
+
+// joinLocked adds a request to the open decision.
+func (g *Groups) joinLocked(group *queue.Group, err error, done func(error)) {
+	d := g.openLocked()
+	if done != nil {
+		d.answers = append(d.answers, answer{err, done})
+	}
+	if group != nil && group.Dirty() {
+		g.markLocked(group)
+	}
+	if len(d.answers) >= maxAnswers {
+		g.sealLocked()
+	}
+}
+
+func (g *Groups) openLocked() *decision {
+	if g.mu.open == nil {
+		g.mu.open = &decision{epoch: g.mu.epoch, g: g}
+	}
+	return g.mu.open
+}
+
+func (g *Groups) markLocked(group *queue.Group) {
+	for _, other := range g.mu.dirty {
+		if other == group {
+			return
+		}
+	}
+	g.mu.dirty = append(g.mu.dirty, group)
+}
+
+// sealLocked hands the open decision to the log.
+func (g *Groups) sealLocked() {
+	d := g.mu.open
+	if d == nil {
+		return
+	}
+	g.mu.open = nil
+	for _, group := range g.mu.dirty {
+		d.entries = group.Encode(d.entries)
+	}
+	g.mu.dirty = g.mu.dirty[:0]
+	d.batch = storage.Batch{User: d, Done: decisionDone, UseReserve: true}
+	if len(d.entries) == 0 {
+		d.batch.Barrier = true
+	} else {
+		d.batch.Payloads = [][]byte{projection.AppendEntrySet(nil, 0, d.entries)}
+	}
+	g.mu.flying++
+	if err := g.log.Enqueue(&d.batch); err != nil {
+		// The state has changed and the log does not say so.
+		d.batch.Err = g.closedAs(err)
+		g.mu.epoch++
+		first := !g.mu.broken
+		g.mu.broken = true
+		if first {
+			g.background.start(g.reload)
+		}
+		g.background.start(func() { decisionDone(&d.batch) })
+	}
+}
+
+func decisionDone(b *storage.Batch) {
+	d := b.User.(*decision)
+	g := d.g
+	g.mu.Lock()
+	g.mu.flying--
+	g.mu.Unlock()
+	err := b.Err
+	if err != nil {
+		err = g.closedAs(err)
+	}
+	for _, a := range d.answers {
+		if err != nil {
+			a.done(err)
+		} else {
+			a.done(a.err)
+		}
+	}
+}
+
+// Drive writes what is decided; see storage.Log.Drive.
+func (g *Groups) Drive(inline bool) {
+	g.mu.Lock()
+	g.sealLocked()
+	g.mu.Unlock()
+	g.log.Drive(inline)
+}
+
+// Do is Submit, Drive and the wait for the answer. ctx ends the waiting, not what was
+// decided.
+func (g *Groups) Do(ctx context.Context, name string, create bool, op GroupOp) error {
+	done := make(chan error, 1)
+	if err := g.Submit(name, create, op, func(err error) { done <- err }); err != nil {
+		return err
+	}
+	g.Drive(true)
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return errors.Join(storage.ErrUnknownOutcome, ctx.Err())
+	}
+}
+
+// DeleteGroup forgets a group. It reports whether there was one.
+func (g *Groups) DeleteGroup(ctx context.Context, name string) (existed bool, err error) {
+	if err := queue.ValidGroup(name); err != nil {
+		return false, err
+	}
+	err = g.Do(ctx, name, false, func(_ segment.Micros, group *queue.Group, _, _ storage.Offset) error {
+		if group == nil {
+			return nil
+		}
+		d := g.openLocked()
+		// What the group decided before goes to the log with its end, in this order.
+		d.entries = group.Encode(d.entries)
+		d.entries, existed = g.mu.shard.Delete(name, d.entries)
+		return nil
+	})
+	return existed, err
+}
+
+// Close refuses what is new with ErrClosed, finishes what is in flight and closes the
+// log. Polls that wait are answered empty.
+func (g *Groups) Close(ctx context.Context) error {
+	err := g.stop(ctx, ErrClosed)
+	g.wakeAll()
+	return err
+}
+
+// Names lists the groups.
+func (g *Groups) Names() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var names []string
+	g.mu.shard.Each(func(group *queue.Group) { names = append(names, group.Name()) })
+	return names
+}
