@@ -99,11 +99,51 @@ func (c *checker) judgePublishes(where map[string]offset, head offset) {
 			if !ok {
 				continue
 			}
-			o.Output, o.Return = appendOutput{at: at}, never
+			// Of a batch that was not acknowledged a crash may have kept the front.
+			in.count = 1
+			for in.count < len(op.payloads) {
+				if next, ok := where[op.payloads[in.count]]; !ok || next != at+offset(in.count) {
+					break
+				}
+				in.count++
+			}
+			o.Input, o.Output, o.Return = in, appendOutput{at: at}, never
 		}
 		ops = append(ops, o)
 	}
+	if c.explain(ops) {
+		return
+	}
 	c.linearizable(logModel, ops, "publishes")
+}
+
+// explain looks for two publishes that ended and began in the other order than their
+// offsets say: the usual violation, told better than by the history as a whole.
+func (c *checker) explain(ops []porcupine.Operation) bool {
+	place := func(o *porcupine.Operation) (from, to offset) {
+		in, out := o.Input.(appendInput), o.Output.(appendOutput)
+		if out.refused {
+			return out.tail, out.tail
+		}
+		return out.at, out.at + offset(in.count)
+	}
+	for i := range ops {
+		in, out := ops[i].Input.(appendInput), ops[i].Output.(appendOutput)
+		if out.refused && out.tail == in.expected || in.conditional && !out.refused && out.at != in.expected {
+			c.w.fail("conditions", "client %d: %+v -> %+v", ops[i].ClientId, in, out)
+			return true
+		}
+		for j := range ops {
+			_, a := place(&ops[i])
+			b, _ := place(&ops[j])
+			if out := ops[j].Output.(appendOutput); ops[i].Return < ops[j].Call && a > b && i != j && (!out.refused || b < a) {
+				c.w.fail("real-time order", "client %d: %+v -> %+v ended at %v; client %d: %+v -> %+v began later, at %v", ops[i].ClientId, ops[i].Input, ops[i].Output,
+					time.Duration(ops[i].Return), ops[j].ClientId, ops[j].Input, ops[j].Output, time.Duration(ops[j].Call))
+				return true
+			}
+		}
+	}
+	return false
 }
 
 type registerInput struct {
