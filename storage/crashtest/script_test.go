@@ -94,6 +94,7 @@ func (s *sim) crashAside() error {
 		f := s.aside()
 		f.use(f.disk.Crash())
 		f.disk.SetCapacity(0)
+		f.library = s.r.IntN(4) == 0
 		if err := s.take(f, f.open(true), "crashed aside"); err != nil {
 			return err
 		}

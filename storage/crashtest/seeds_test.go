@@ -52,6 +52,9 @@ func configFor(seed uint64) config {
 		ZeroAhead:       r.IntN(4) == 0,
 		VerifyAllOnOpen: r.IntN(2) == 0,
 	}}
+	if r.IntN(4) == 0 {
+		c.maxOpen = 8 // the least
+	}
 	switch seed / 3 % 7 {
 	case 1:
 		c.faults.flushFails = true
@@ -69,8 +72,8 @@ func configFor(seed uint64) config {
 
 func (c config) String() string {
 	o := c.opts
-	return fmt.Sprintf("%v, segments of %d, index every %d, preallocate %v, zero ahead %v, verify all %v, %+v",
-		o.Fsync, o.SegmentBytes, o.IndexSpacing, o.Preallocate, o.ZeroAhead, o.VerifyAllOnOpen, c.faults)
+	return fmt.Sprintf("%v, segments of %d, index every %d, preallocate %v, zero ahead %v, verify all %v, %d open files, %+v",
+		o.Fsync, o.SegmentBytes, o.IndexSpacing, o.Preallocate, o.ZeroAhead, o.VerifyAllOnOpen, c.maxOpen, c.faults)
 }
 
 // long runs the long script of a seed: several lives with a power cut, a kill or a

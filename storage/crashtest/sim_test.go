@@ -33,8 +33,9 @@ type faults struct {
 
 // config is what a seed's runs have in common.
 type config struct {
-	opts   storage.Options
-	faults faults
+	opts    storage.Options
+	maxOpen int // of a Disk of its own; 0: the log makes its own
+	faults  faults
 }
 
 // sim is one run: a disk, a log on it in Manual mode, and the model of it.
@@ -62,6 +63,10 @@ type sim struct {
 	hasLied    bool // since the last power cut
 	hasDropped bool // since the last successful open
 	hasTorn    bool // since then: a write failed half-way, and so did the cut
+
+	// Opens do not tell the log that the machine was started anew, as a program does
+	// that has no note of it.
+	library bool
 
 	stats stats
 }
@@ -92,7 +97,11 @@ var stop = errors.New("nothing more to be asked of this disk")
 func newSim(seed uint64, cfg config) *sim {
 	r := rand.New(rand.NewPCG(seed, 0xc0ffee))
 	s := &sim{r: r, cfg: cfg, model: newModel(), clock: 1_000_000}
-	s.use(disk.NewStrict(r.Uint64(), disk.Options{}))
+	limit := 0
+	if cfg.maxOpen > 0 {
+		limit = cfg.maxOpen + 6 // side files and those in use come on top
+	}
+	s.use(disk.NewStrict(r.Uint64(), disk.Options{MaxOpen: limit}))
 	return s
 }
 
@@ -127,6 +136,13 @@ func (s *sim) guard(do func()) {
 func (s *sim) options(restarted bool) storage.Options {
 	o := s.cfg.opts
 	o.FS = s.faulty
+	if s.cfg.maxOpen > 0 {
+		d, err := storage.NewDisk(storage.DiskOptions{FS: s.faulty, Dir: "/", MaxOpenFiles: s.cfg.maxOpen})
+		if err != nil {
+			s.finding(err)
+		}
+		o.Disk = d
+	}
 	o.Shard = "shard"
 	o.Manual = true
 	o.Restarted = restarted
@@ -166,10 +182,10 @@ func (s *sim) open(power bool) error {
 	if s.hasDropped {
 		floor = min(floor, s.model.cutFloor)
 	}
-	mayRefuse := s.hasLied && power || (s.hasDropped || s.hasTorn) && !power
+	mayRefuse := power && (s.hasLied || s.library) || (s.hasDropped || s.hasTorn) && !power
 	before := s.disk.Files()
 	s.cuts = nil
-	log, err := storage.Open(context.Background(), logDir, s.options(power))
+	log, err := storage.Open(context.Background(), logDir, s.options(power && !s.library))
 	if s.disk.Off() {
 		return disk.ErrPowerOff
 	}
@@ -335,6 +351,9 @@ func (s *sim) restart(power bool, thorough bool) error {
 				return err
 			}
 		}
+		if err := s.openFailing(power); err != nil {
+			return err
+		}
 	}
 	return s.open(power)
 }
@@ -353,7 +372,7 @@ func (s *sim) aside() *sim {
 	}
 	f := &sim{
 		r: rand.New(rand.NewPCG(s.r.Uint64(), 1)), cfg: s.cfg, model: &m, clock: s.clock, side: slices.Clone(s.side),
-		hasLied: s.hasLied, hasDropped: s.hasDropped, hasTorn: s.hasTorn, story: slices.Clone(s.story),
+		hasLied: s.hasLied, hasDropped: s.hasDropped, hasTorn: s.hasTorn, library: s.library, story: slices.Clone(s.story),
 	}
 	f.use(s.disk.Fork(s.r.Uint64()))
 	return f
@@ -391,6 +410,31 @@ func (s *sim) openTwice(power bool) (int, error) {
 		return ops, s.take(f, fmt.Errorf("the second open cut %+v", f.cuts), "opened a second time")
 	}
 	return ops, s.take(f, nil, "")
+}
+
+// openFailing opens on a fork while some operation fails, and then again without: the
+// first may fail with what the disk said, the second must do what it would have done.
+func (s *sim) openFailing(power bool) error {
+	f := s.aside()
+	ops := []disk.Op{
+		disk.OpRead, disk.OpOpen, disk.OpReadDir, disk.OpWrite, disk.OpFlush, disk.OpSyncDir, disk.OpTruncate,
+		disk.OpCreate, disk.OpRename, disk.OpRemove, disk.OpSize, disk.OpClose,
+	}
+	op, nth := ops[f.r.IntN(len(ops))], 1+f.r.IntN(12)
+	rule := f.faulty.Add(disk.Rule{Op: op, Nth: nth, Action: disk.Fail(errDisk)})
+	err := f.open(power)
+	where := fmt.Sprintf("opened while %v number %d fails", op, nth)
+	f.note("%s: hits %d: %v", where, rule.Hits(), err)
+	if err == nil || !errors.Is(err, errDisk) {
+		return s.take(f, err, where)
+	}
+	f.faulty.Clear()
+	if f.r.IntN(2) == 0 {
+		f.use(f.disk.Crash())
+		f.model.killFloor = f.model.cutFloor
+		power = true
+	}
+	return s.take(f, f.open(power), where+", and again")
 }
 
 // interrupt stops an open on a fork after n operations, by power cut and by kill, and
