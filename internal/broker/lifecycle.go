@@ -44,23 +44,29 @@ func (b *Broker) opened(sh *shard, p *partition.Partition, err error) {
 		b.o.Log.Error("shard is out of service", "shard", sh.name, "error", err)
 	}
 	sh.set(st)
-	progress := b.progress.done(err != nil)
+	b.tried(err != nil)
+}
+
+// tried counts a shard whose status is set, and tells those who wait for it.
+func (b *Broker) tried(failed bool) {
+	p := b.progress.done(failed)
 	if b.o.Events.OnProgress != nil {
-		b.o.Events.OnProgress(progress)
+		b.o.Events.OnProgress(p)
 	}
+	b.changed()
 }
 
 func (b *Broker) openShard(sh *shard) {
 	s := sh.stream
 	if !s.waitBefore(b.life) || s.Deleted() || b.life.Err() != nil {
 		sh.set(&status{state: partition.Closed})
-		b.progress.done(false)
+		b.tried(false)
 		return
 	}
 	p, err := b.openLog(b.life, sh)
 	if err != nil && (s.Deleted() || b.life.Err() != nil) {
 		sh.set(&status{state: partition.Closed})
-		b.progress.done(false)
+		b.tried(false)
 		return
 	}
 	b.opened(sh, p, err)
@@ -212,6 +218,7 @@ func (b *Broker) reopened(sh *shard, p *partition.Partition, err error) {
 	}
 	sh.set(&status{state: partition.Active, partition: p})
 	b.progress.healed()
+	b.changed()
 }
 
 // closeWithin bounds how long a deleted shard may take to answer what is in flight.

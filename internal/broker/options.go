@@ -101,7 +101,8 @@ type Events struct {
 	OnOrphan func(dir string)
 	// OnRemoved: a deleted shard's directory is gone.
 	OnRemoved func(dir string)
-	// OnProgress: another shard has been opened, or could not be.
+	// OnProgress: another shard has been opened, or could not be. Workers call it side
+	// by side, so a lower figure may come after a higher one.
 	OnProgress func(Progress)
 	// Partition events, of every shard.
 	Partition partition.Events
