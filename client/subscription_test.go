@@ -257,6 +257,43 @@ func TestSlowConsumerHoldsTheBroker(t *testing.T) {
 	}
 }
 
+// What a broker sends again is dropped, what it passes over is counted, and what
+// it says holds no record is not.
+func TestDeliveriesAreFitted(t *testing.T) {
+	s := &Subscription{items: make(chan *delivery, 1)}
+	f := &feed{s: s, next: 10, hasNext: true}
+	batch := func(base, skipped uint64, n int) *delivery {
+		d := &delivery{}
+		d.batch.BaseOffset, d.batch.HasOffsets, d.batch.SkippedBefore, d.batch.Payloads = base, true, skipped, make([][]byte, n)
+		return d
+	}
+	for _, c := range []struct {
+		base, skipped uint64
+		n             int
+		delivered     bool
+		first, lost   uint64
+	}{
+		{5, 0, 5, false, 0, 0},
+		{8, 0, 4, true, 10, 0},
+		{12, 0, 1, true, 12, 0},
+		{12, 0, 1, false, 0, 0},
+		{15, 2, 1, true, 15, 0},
+		{20, 1, 2, true, 20, 3},
+		{22, 0, 0, false, 0, 0},
+		{22, 0, 1, true, 22, 0},
+	} {
+		require.NoError(t, f.deliver(context.Background(), batch(c.base, c.skipped, c.n)))
+		require.Equal(t, c.delivered, len(s.items) == 1, "%+v", c)
+		if c.delivered {
+			r, err := s.Next(context.Background())
+			require.NoError(t, err)
+			require.Equal(t, c.first, r.Offset)
+			require.Equal(t, c.lost, r.Lost)
+			s.cur = nil
+		}
+	}
+}
+
 // A frame above the limit would come again and again: it ends the subscription.
 func TestFrameAboveTheLimit(t *testing.T) {
 	b := newBroker(t)

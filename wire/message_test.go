@@ -281,6 +281,7 @@ func TestMessagesRefused(t *testing.T) {
 		{`{"type":"cache_value","tenant_id":"t","namespace":"n","cache":"c","key":"k"}`, "value: is missing"},
 		{`{"type":"subscribe","tenant_id":"t","namespace":"n","stream":"s","start":{"offset":-1}}`, "offset: is not"},
 		{`{"type":"subscribe","tenant_id":"t","namespace":"n","stream":"s","start":{}}`, "offset: is missing"},
+		{`{"type":"subscribe","tenant_id":"t","namespace":"n","stream":"s","start":{"offset":1,"offset":2}}`, "offset: appears twice"},
 		{`{"type":"group_records","records":[1],"request_id":1}`, "records: holds what is not an object"},
 		{`{"type":"group_records","records":{},"request_id":1}`, "records: is not an array"},
 		{`{"type":"publish_refused","request_id":1,"reason":{"a":1},"message":""}`, "reason: is an object without"},
