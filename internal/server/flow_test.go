@@ -227,7 +227,7 @@ func TestClientThatDoesNotReadAnswers(t *testing.T) {
 // others get everything; when it reads again it gets everything too, if the stream is
 // durable.
 func TestSubscriberThatDoesNotRead(t *testing.T) {
-	megabytes := 8
+	megabytes := 4
 	if os.Getenv("FELIX_TEST_LONG") != "" {
 		megabytes = 2048
 	}
