@@ -3,6 +3,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,6 +28,15 @@ func BenchmarkAppend(b *testing.B) {
 			}
 		}
 	}
+	for _, ring := range []bool{false, true} {
+		for _, zero := range []bool{false, true} {
+			for _, appenders := range []int{1, 64} {
+				b.Run(fmt.Sprintf("flush/uring=%v/zeros=%v/appenders%d", ring, zero, appenders), func(b *testing.B) {
+					benchOptions(b, DiskOptions{IOUring: ring}, Options{Fsync: OnCommit, Preallocate: true, ZeroAhead: zero}, 1, appenders)
+				})
+			}
+		}
+	}
 }
 
 // report adds the processor time of an append, which other work on the machine disturbs
@@ -44,24 +54,22 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func benchPayloads(n int) [][]byte {
-	ps := make([][]byte, n)
-	for i := range ps {
-		ps[i] = make([]byte, 128)
-		for j := range ps[i] {
-			ps[i][j] = byte(j*31 + i)
-		}
-	}
-	return ps
+func benchLog(b *testing.B, mode FsyncMode, batch, appenders int) {
+	benchOptions(b, DiskOptions{}, Options{Fsync: mode, Preallocate: true}, batch, appenders)
 }
 
-func benchLog(b *testing.B, mode FsyncMode, batch, appenders int) {
-	l, err := Open(b.Context(), b.TempDir(), Options{Fsync: mode, Preallocate: true})
+func benchOptions(b *testing.B, do DiskOptions, o Options, batch, appenders int) {
+	d, err := NewDisk(do)
+	if err != nil {
+		b.Fatal(err)
+	}
+	o.Disk = d
+	l, err := Open(b.Context(), b.TempDir(), o)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer func() {
-		if err := l.Close(ctx); err != nil {
+		if err := errors.Join(l.Close(ctx), d.Close()); err != nil {
 			b.Error(err)
 		}
 	}()

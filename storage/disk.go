@@ -65,7 +65,7 @@ type Disk struct {
 	files   fileCache
 	indexes indexCache
 	space   spaceWatch
-	ring    flusher
+	flusher flusher
 
 	mu struct {
 		sync.Mutex
@@ -108,7 +108,7 @@ func NewDisk(o DiskOptions) (*Disk, error) {
 	d.waiters.New = newWaiter
 	d.mu.logs = make(map[*Log]struct{})
 	d.mu.timed = make(map[*Log]struct{})
-	d.ring = newFlusher(o.IOUring)
+	d.flusher = newFlusher(o.IOUring)
 	return d, nil
 }
 
@@ -132,7 +132,6 @@ func (d *Disk) Close() error {
 	d.mu.Unlock()
 	d.space.stop()
 	d.work.Wait()
-	d.ring.close()
 	if n > 0 {
 		return fmt.Errorf("storage: disk closed with %d logs open", n)
 	}

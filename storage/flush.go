@@ -76,7 +76,7 @@ func (l *Log) flushTo(t flushTarget) error {
 func (d *Disk) flush(f vfs.File) error {
 	d.flushes <- struct{}{}
 	defer func() { <-d.flushes }()
-	return d.ring.datasync(f)
+	return d.flusher.datasync(f)
 }
 
 // reached moves the durable watermark to t and lets the groups below it be completed.

@@ -171,3 +171,14 @@ func waitUntil(t testing.TB, ok func() bool) {
 	}
 	t.Fatal("nothing happened for a minute")
 }
+
+func benchPayloads(n int) [][]byte {
+	ps := make([][]byte, n)
+	for i := range ps {
+		ps[i] = make([]byte, 128)
+		for j := range ps[i] {
+			ps[i][j] = byte(j*31 + i)
+		}
+	}
+	return ps
+}

@@ -151,9 +151,6 @@ func (l *Log) checkBatch(b *Batch) error {
 		if len(b.Publisher) > segment.MaxPublisherSize {
 			return fmt.Errorf("storage: publisher of %d bytes: %w", len(b.Publisher), segment.ErrPublisherTooLong)
 		}
-		if b.Kind != KindPlain || b.HasProducer {
-			return fmt.Errorf("storage: publisher on a batch of kind %v: %w", b.Kind, segment.ErrKind)
-		}
 		trailer = len(b.Publisher) + 1
 	}
 	size := int64(len(b.Payloads)) * int64(segment.RecordHeaderSize+trailer)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -43,7 +44,6 @@ func TestBatchIsRefusedByName(t *testing.T) {
 	require.ErrorContains(t, l.Enqueue(&Batch{Payloads: [][]byte{{1}}, Kind: KindProducerNext}), "producer")
 	require.ErrorContains(t, l.Enqueue(&Batch{Payloads: [][]byte{{1}}, Kind: KindGenerationStart}), "8")
 	require.ErrorIs(t, l.Enqueue(&Batch{Payloads: [][]byte{{1}}, Publisher: make([]byte, 256)}), segment.ErrPublisherTooLong)
-	require.ErrorIs(t, l.Enqueue(&Batch{Payloads: [][]byte{{1}}, Publisher: []byte("me"), HasProducer: true}), segment.ErrKind)
 	require.ErrorIs(t, l.Enqueue(&Batch{Encoded: []byte("not a record")}), ErrEmptyBatch)
 	require.ErrorContains(t, l.Enqueue(&Batch{Encoded: make([]byte, 28)}), "RecordHeaderChecksum")
 
@@ -286,9 +286,9 @@ func TestFailedRollIsTakenBack(t *testing.T) {
 func TestReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		strict := disk.NewStrict(1, disk.Options{Capacity: 1 << 20})
-		var low, room int
+		var low, room atomic.Int32
 		d, err := NewDisk(DiskOptions{FS: strict, Dir: "/", MinFree: 512 << 10, Events: DiskEvents{
-			OnLowSpace: func(free, reserve int64) { low++ }, OnRoom: func(free, reserve int64) { room++ },
+			OnLowSpace: func(free, reserve int64) { low.Add(1) }, OnRoom: func(free, reserve int64) { room.Add(1) },
 		}})
 		require.NoError(t, err)
 		l, err := Open(ctx, testDir, Options{Disk: d, Fsync: None})
@@ -299,14 +299,14 @@ func TestReserve(t *testing.T) {
 			err = l.Append(ctx, &Batch{Payloads: [][]byte{record}})
 		}
 		require.ErrorIs(t, err, ErrDiskFull)
-		require.Equal(t, 1, low)
+		require.EqualValues(t, 1, low.Load())
 		require.Less(t, n, 60, "refused before the disk is full")
 		require.NoError(t, l.Append(ctx, &Batch{Payloads: [][]byte{record}, UseReserve: true}))
 		require.ErrorIs(t, l.Enqueue(&Batch{Payloads: [][]byte{record}}), ErrDiskFull)
 		strict.SetCapacity(4 << 20)
 		synctest.Wait()
 		waitUntil(t, func() bool { return !d.space.low() })
-		require.Equal(t, 1, room)
+		require.EqualValues(t, 1, room.Load())
 		require.NoError(t, l.Append(ctx, &Batch{Payloads: [][]byte{record}}))
 		require.NoError(t, l.Close(ctx))
 		require.NoError(t, d.Close())
