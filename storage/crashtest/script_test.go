@@ -124,7 +124,7 @@ func (s *sim) newEntry() *entry {
 		e.tagged = true
 		e.tag = storage.ProducerTag{ID: 1 + s.r.Uint64N(3), Sequence: e.number, Len: uint32(len(e.sizes))}
 	}
-	if !e.tagged && s.r.IntN(6) == 0 {
+	if s.r.IntN(6) == 0 {
 		e.publisher = "who"
 	}
 	return e
