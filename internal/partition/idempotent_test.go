@@ -138,3 +138,23 @@ func TestATornBatchIsCutAndSentAgain(t *testing.T) {
 	require.NoError(t, r.take(deadline(t), 4))
 	require.Equal(t, []string{"a", "b0", "b1", "b2"}, r.payloads())
 }
+
+func TestIdempotentBatchesKeepTheirPublisher(t *testing.T) {
+	dir := t.TempDir()
+	keep := func(o *Options) { o.StorePublisher = true }
+	p := durable(t, dir, keep)
+	s := send(p, Publish{Payloads: payloads("a"), Idempotent: true, ProducerID: 1, Publisher: []byte("alice")})
+	p.Drive(true)
+	require.NoError(t, s.wait(t).Err)
+	var page ReadPage
+	require.NoError(t, p.Read(deadline(t), ReadRequest{}, &page))
+	require.Equal(t, "alice", string(page.Records[0].Publisher))
+
+	// The digest is over what was published, without the publisher.
+	require.NoError(t, p.Close(context.Background()))
+	require.NoError(t, os.Remove(filepath.Join(dir, segment.ProducersName)))
+	p = durable(t, dir, keep)
+	again := idempotent(t, p, 1, 0, "a")
+	require.NoError(t, again.Err)
+	require.True(t, again.Duplicate)
+}
