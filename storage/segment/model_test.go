@@ -36,9 +36,9 @@ func randomSpec(rng *rand.Rand, offset segment.Offset, maxPayload int) segment.R
 }
 
 func randomBytes(rng *rand.Rand, n int) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(rng.Uint32())
+	b := make([]byte, n, n+7)
+	for i := 0; i < n; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:i+8], rng.Uint64())
 	}
 	return b
 }

@@ -92,6 +92,11 @@ func (s *RecordSpec) Validate() error {
 // be read back as another kind of record.
 func AppendRecord(dst []byte, s *RecordSpec) []byte {
 	size := s.Size()
+	if size-RecordHeaderSize > MaxBodySize || len(s.Publisher) > MaxPublisherSize || s.Kind >= kindCount {
+		if err := s.Validate(); err != nil {
+			panic(err)
+		}
+	}
 	at := len(dst)
 	dst = slices.Grow(dst, size)[:at+size]
 	b := dst[at : at+size : at+size]
@@ -110,9 +115,6 @@ func AppendRecord(dst []byte, s *RecordSpec) []byte {
 		word |= bitPublisher
 		at += copy(b[at:], s.Publisher)
 		b[at] = byte(len(s.Publisher))
-	}
-	if body > MaxBodySize || len(s.Publisher) > MaxPublisherSize || s.Kind >= kindCount {
-		panic(s.Validate())
 	}
 	binary.BigEndian.PutUint32(b[0:], word|uint32(body))
 	binary.BigEndian.PutUint64(b[4:], uint64(s.Offset))
