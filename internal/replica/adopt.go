@@ -169,7 +169,12 @@ func (r *Replica) start() {
 				p.logs[j].next = min(p.logs[j].next, max(p.votes[j].Tail, r.logs[j].head))
 			}
 		}
-		r.pumpAll(p)
+		for j := range p.logs {
+			if p.logs[j].next < r.logs[j].tail {
+				r.pump(p, &r.logs[j])
+			}
+			// One that is level is asked by the first record itself.
+		}
 	}
 	if !r.rules.Hold(ServeAfterStart) {
 		r.serve()

@@ -89,7 +89,12 @@ func (r *Replica) receiveAppend(m *Message) {
 // compared first. It reports whether all of it is matched (written or being written);
 // otherwise the batch was refused, or its fate comes with the answer to an effect.
 func (r *Replica) follow(l *shardLog, b heldBatch) bool {
-	end, err := walk(b.bytes, b.prev.Next, b.prev.Generation, nil)
+	gen := b.prev.Generation
+	if gen == 0 && b.prev.Next == l.tail {
+		gen = l.last.Generation // the sender cannot name what is before its head
+	}
+	r.starts = r.starts[:0]
+	end, err := walk(b.bytes, b.prev.Next, gen, &r.starts)
 	if err != nil {
 		r.refuse(l, b, RefusedPlace) // damaged on its way; the sender tries again
 		return false
@@ -111,7 +116,7 @@ func (r *Replica) follow(l *shardLog, b heldBatch) bool {
 			r.refuse(l, b, RefusedPlace)
 			return false
 		}
-		r.write(l, b)
+		r.append(l, b, end)
 		return true
 	case !r.rules.Hold(CompareOverlap):
 		// Without the clause what is already there counts as the same.
@@ -161,18 +166,26 @@ func (r *Replica) samePlace(l *shardLog, named, own Place) bool {
 
 // write hands a batch that begins at the tail to the log.
 func (r *Replica) write(l *shardLog, b heldBatch) {
+	gen := b.prev.Generation
+	if gen == 0 {
+		gen = l.last.Generation
+	}
+	r.starts = r.starts[:0]
+	end, err := walk(b.bytes, b.prev.Next, gen, &r.starts)
+	if err != nil || b.prev.Next != l.tail {
+		// follow checked these bytes; a caller that changed them broke its contract.
+		r.halt("batch changed after it was received")
+		return
+	}
+	r.append(l, b, end)
+}
+
+// append hands a batch that was walked to the log: end is the place after it, r.starts
+// its generation starts.
+func (r *Replica) append(l *shardLog, b heldBatch, end Place) {
 	if len(b.bytes) > 0 {
-		gen := b.prev.Generation
-		if gen == 0 {
-			gen = l.last.Generation
-		}
-		end, err := walk(b.bytes, b.prev.Next, gen, &l.gens)
-		if err != nil || end.Next < l.tail {
-			// follow checked these bytes; a caller that changed them broke its contract.
-			r.halt("batch changed after it was received")
-			return
-		}
-		if n := len(l.gens); n > 0 && l.unknown && l.gens[n-1].Start >= l.tail {
+		l.gens = append(l.gens, r.starts...)
+		if len(r.starts) > 0 {
 			l.unknown = false
 		}
 		r.effect(Effect{Type: Write, Log: l.id, Prev: l.last, Bytes: b.bytes, At: end.Next})
@@ -362,9 +375,35 @@ func (r *Replica) receiveReset(m *Message) {
 	case l.tail >= m.Match && (l.mark >= m.Match || l.head >= m.Match):
 		// It holds the leader's first record or what is before it: no need to begin anew.
 		r.answer(l, Introduced, l.last)
+	case l.tail > m.Match && !r.forgetful:
+		// It may drop records it answered for; until it is level again its vote is as that
+		// of a replica that forgot them, and that is on disk first.
+		if r.persistBusy {
+			r.answer(l, RefusedBusy, m.Prev)
+			return
+		}
+		l.busy, l.held = rebasing, heldBatch{term: m.Term, base: m.Match, waits: true}
+		r.forgetful, r.persisting, r.persistBusy = true, r.accepted, true
+		r.effect(Effect{Type: Persist, Term: r.accepted, Forgetful: true})
 	default:
 		l.busy, l.held = rebasing, heldBatch{term: m.Term}
 		r.effect(Effect{Type: Rebase, Log: l.id, At: m.Match})
+	}
+}
+
+// rebaseWaiting goes on with rebasings that waited for the disk.
+func (r *Replica) rebaseWaiting() {
+	for i := range r.logs {
+		l := &r.logs[i]
+		if l.busy != rebasing || !l.held.waits {
+			continue
+		}
+		if l.held.term != r.following {
+			l.busy, l.held = idle, heldBatch{}
+			continue
+		}
+		l.held.waits = false
+		r.effect(Effect{Type: Rebase, Log: l.id, At: l.held.base})
 	}
 }
 

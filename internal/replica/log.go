@@ -70,6 +70,8 @@ type heldBatch struct {
 	at    Generation // with from: of the record before prev, there
 	start Offset     // with from: where that generation began, there
 	mark  Offset
+	base  Offset // of a rebasing
+	waits bool   // a rebasing waits for the disk
 }
 
 // leaderTails is how far the leader's log was when it last spoke to this very opening.

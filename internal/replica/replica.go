@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/storage"
 )
 
 // Role is what a replica is doing.
@@ -76,6 +77,8 @@ type Replica struct {
 	reads    readState
 	beatAt   time.Duration
 	serving  bool
+
+	starts []storage.GenerationStart // of the batch being looked at
 
 	messages, spareMessages []Message
 	effects, spareEffects   []Effect
@@ -235,11 +238,13 @@ func (r *Replica) Persisted(now time.Duration, term Term, forgetful bool) {
 	r.persistBusy = false
 	r.forgetful = forgetful
 	if term == r.accepted {
+		r.rebaseWaiting()
 		return
 	}
 	r.accepted = term
 	r.granted = 0
 	r.follows(term)
+	r.rebaseWaiting()
 	switch {
 	case r.role == Asking && r.term == term:
 		r.fenceAll()

@@ -299,7 +299,7 @@ func (a *app) reload() {
 		})
 	}
 	if err != nil {
-		w.fail("log", "read at serving: %v", err)
+		a.s.unreadable(0, err)
 	}
 }
 
@@ -368,7 +368,7 @@ func (a *app) apply(at offset) {
 		}
 	})
 	if err != nil {
-		a.s.node.world.fail("log", "apply: %v", err)
+		a.s.unreadable(0, err)
 	}
 	a.regAt = at
 }
@@ -383,7 +383,7 @@ func (a *app) readRecords(r *request) {
 		res.records = append(res.records, readRecord{rec.Offset, string(rec.Payload), rec.Kind == storage.KindGenerationStart})
 	})
 	if err != nil {
-		a.s.node.world.fail("log", "%s read [%d, %d): %v", a.s.node.id, from, to, err)
+		a.s.unreadable(0, err)
 		return
 	}
 	a.respond(r, res)
@@ -400,7 +400,7 @@ func (a *app) claim(r *request) {
 		}
 	})
 	if err != nil {
-		a.s.node.world.fail("log", "claim: %v", err)
+		a.s.unreadable(0, err)
 		return
 	}
 	a.respond(r, res)

@@ -158,7 +158,8 @@ func (c *checker) committed(n *node, log replica.LogID, mark offset) {
 		}
 	})
 	if err != nil {
-		c.w.fail("log", "%s log %d: read below the mark: %v", n.id, log, err)
+		n.shard.unreadable(log, err)
+		return
 	}
 	n.shard.setChecked(log, mark)
 }
@@ -348,7 +349,7 @@ func (c *checker) cutting(n *node, log replica.LogID, to offset, p logPort) {
 		}
 	})
 	if err != nil {
-		c.w.fail("log", "read before a cut: %v", err)
+		n.shard.unreadable(log, err)
 	}
 }
 
@@ -422,6 +423,18 @@ func (c *checker) afterLoss(n *node) {
 			}
 			m[loss{n.id, b}] = true
 		}
+	}
+}
+
+// damaged notes that a node's copy of a log is lost.
+func (c *checker) damaged(n *node, log replica.LogID) {
+	o := &c.logs[log]
+	for i, b := range o.recs {
+		at := o.base + offset(i)
+		if o.lost[at] == nil {
+			o.lost[at] = map[loss]bool{}
+		}
+		o.lost[at][loss{n.id, b}] = true
 	}
 }
 

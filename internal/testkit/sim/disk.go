@@ -21,6 +21,7 @@ type disk struct {
 	dirtyBoot bool // a power cut since the last start
 	failFlush int
 	full      bool
+	suspect   bool // a flush failed and lost what it was to write
 }
 
 type logKey struct {
@@ -140,6 +141,7 @@ func (d *disk) setFull(on bool) {
 // failFlushes makes the next flushes fail.
 func (d *disk) failFlushes(n int) {
 	d.failFlush += n
+	d.suspect = true
 	if d.real != nil {
 		d.real.failFlushes(n)
 	}

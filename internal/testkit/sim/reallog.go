@@ -9,7 +9,6 @@ import (
 	"github.com/felixlog/felix/internal/replica"
 	testdisk "github.com/felixlog/felix/internal/testkit/disk"
 	"github.com/felixlog/felix/storage"
-	"github.com/felixlog/felix/storage/segment"
 )
 
 // realDisk is a strict disk with faults laid over it.
@@ -108,6 +107,18 @@ func (d *realDisk) open(incarnation uint64, id replica.LogID, h hooks) (logPort,
 	key := logKey{incarnation, id}
 	l := &realLog{disk: d, key: key, hooks: h}
 	log, err := storage.Open(ctx, dirOf(incarnation, id), d.options(h, l))
+	var damaged *storage.DamagedError
+	if errors.As(err, &damaged) {
+		// An operator, or the broker on its own, sets a damaged copy aside and begins anew:
+		// the replica is then one that forgot what it had.
+		d.node.world.trace(d.node, "set aside", func() string { return err.Error() })
+		d.node.world.check.damaged(d.node, id)
+		if err := d.strict.RemoveAll(dirOf(incarnation, id)); err != nil {
+			return nil, err
+		}
+		log, err = storage.Open(ctx, dirOf(incarnation, id), d.options(h, l))
+		l.anew = true
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +152,7 @@ type realLog struct {
 	hooks hooks
 	busy  bool
 	over  bool
+	anew  bool // what was there was damaged and set aside
 }
 
 // ticket ties a storage batch to the simulator's.
@@ -246,20 +258,18 @@ func (l *realLog) encoded(from offset, max int) ([]byte, offset, error) {
 
 func (l *realLog) records(from, to offset, visit func(*storage.Record)) error {
 	to = min(to, l.next())
+	var page storage.Page
 	for from < to {
-		b, next, err := l.encoded(from, 64<<10)
-		if err != nil {
+		if err := l.log.Read(ctx, &page, storage.ReadRange{From: from, End: to, MaxBytes: 64 << 10, Limit: storage.LimitWritten}); err != nil {
 			return err
 		}
-		for from < min(next, to) {
-			r, n, err := segment.DecodeRecord(b, from)
-			if err != nil {
-				return err
-			}
-			visit(&r)
-			b = b[n:]
-			from++
+		if len(page.Records) == 0 {
+			return errBeyond
 		}
+		for i := range page.Records {
+			visit(&page.Records[i])
+		}
+		from = page.Next
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -61,6 +62,9 @@ func openShard(n *node, incarnation uint64) *shard {
 			return nil
 		}
 		s.ports[i] = p
+		if l, ok := p.(*realLog); ok && l.anew {
+			s.state.forgetful = true
+		}
 		if s.state.marks[i] > p.next() {
 			s.state.forgetful = true
 		}
@@ -333,6 +337,26 @@ func (s *shard) compare(e *replica.Effect) {
 		differ = ^offset(0)
 	}
 	s.do(func(r *replica.Replica, now time.Duration) { r.Compared(now, e.Log, at, differ) })
+}
+
+// unreadable is a log whose stored bytes cannot be read: on a disk that lost them the
+// shard is opened again, elsewhere it is a fault of the simulator.
+func (s *shard) unreadable(id replica.LogID, err error) {
+	n := s.node
+	var damaged *storage.Corruption
+	if s.over {
+		return
+	}
+	if !errors.As(err, &damaged) || !n.disk.suspect {
+		n.world.fail("log", "%s log %d: %v", n.id, id, err)
+		return
+	}
+	n.world.trace(n, "unreadable", func() string { return err.Error() })
+	n.after(0, func() {
+		if !s.over {
+			s.do(func(r *replica.Replica, now time.Duration) { r.Failed(now, id, err.Error()) })
+		}
+	})
 }
 
 func (s *shard) written(id replica.LogID, first, next offset, enc []byte) {
