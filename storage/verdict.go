@@ -319,7 +319,7 @@ func (r *recovery) missing() {
 		s := r.segs[len(r.segs)-1]
 		id, end = s.id, s.res.End
 	}
-	gone := r.hasMark && (len(r.segs) == 0 || r.mark.Segment > id || r.mark.Segment == id && r.mark.SyncedBytes > end)
+	gone := r.hasMark && (r.mark.Segment > id || r.mark.Segment == id && r.mark.SyncedBytes > end)
 	switch {
 	case gone:
 		r.report.MayHaveLost = true

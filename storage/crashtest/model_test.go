@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/felixlog/felix/storage"
 )
@@ -91,7 +92,9 @@ type model struct {
 	ceiling storage.Offset
 	// The oldest record is one of these.
 	headMin, headMax storage.Offset
-	lastDone         int // number of the newest answered batch, for the order of answers
+	// A reset that did not end may have left the log empty and beginning at these.
+	emptyAt  []storage.Offset
+	lastDone int // number of the newest answered batch, for the order of answers
 }
 
 func newModel() *model {
@@ -188,6 +191,9 @@ func (m *model) place(o storage.Offset, r ref) error {
 // check holds a log that lies between head and next against the model; records below
 // floor must be there.
 func (m *model) check(head, next storage.Offset, records []held, floor storage.Offset) error {
+	if head == next && len(records) == 0 && slices.Contains(m.emptyAt, head) {
+		return nil
+	}
 	if head < m.headMin || head > m.headMax {
 		return fmt.Errorf("oldest record is %d, must be in [%d, %d]", head, m.headMin, m.headMax)
 	}
@@ -263,6 +269,7 @@ func (m *model) recovered(head, next storage.Offset, records []held, alive bool)
 	}
 	m.killFloor, m.cutFloor, m.ceiling = next, next, ^storage.Offset(0)
 	m.headMin, m.headMax = head, head
+	m.emptyAt = nil
 	if !alive {
 		m.lastDone = len(m.entries) - 1
 	}
@@ -285,4 +292,23 @@ func (m *model) cut(next storage.Offset) {
 			delete(m.at, o)
 		}
 	}
+}
+
+// resetting notes that a reset to base was asked for.
+func (m *model) resetting(base storage.Offset) {
+	m.cutting(0)
+	m.emptyAt = []storage.Offset{base, 0}
+}
+
+// reset notes that it is done.
+func (m *model) reset(base storage.Offset) {
+	m.cut(0)
+	for _, e := range m.entries {
+		if e.fate != fatePending {
+			e.limit = 0
+		}
+	}
+	m.emptyAt = nil
+	m.headMin, m.headMax = base, base
+	m.raise(base, base)
 }

@@ -36,6 +36,7 @@ var actions = []action{
 	{2, (*sim).trim},
 	{2, (*sim).retain},
 	{2, (*sim).writeSide},
+	{1, (*sim).reset},
 	{1, (*sim).closeAndOpen},
 }
 
@@ -325,6 +326,32 @@ func (s *sim) truncate() error {
 		}
 		s.model.cut(to)
 		s.stableNext = min(s.stableNext, to)
+	}
+	return nil
+}
+
+func (s *sim) reset() error {
+	if s.r.IntN(3) > 0 { // it ends so much that a script was about
+		return nil
+	}
+	if err := s.drain(); err != nil || s.disk.Off() {
+		return err
+	}
+	base := s.log.Next() + storage.Offset(s.r.IntN(100))
+	if s.r.IntN(3) == 0 {
+		base = s.log.Head()
+	}
+	s.model.resetting(base)
+	err := s.log.Reset(context.Background(), base)
+	if err := s.expected(fmt.Sprintf("reset to %d", base), err); err != nil {
+		return err
+	}
+	if err == nil {
+		if head, next := s.log.Head(), s.log.Next(); head != base || next != base {
+			return fmt.Errorf("reset to %d: [%d, %d)", base, head, next)
+		}
+		s.model.reset(base)
+		s.stableNext = base
 	}
 	return nil
 }
