@@ -144,6 +144,14 @@ func (e *environment) bench(ctx context.Context, f *benchFlags) (err error) {
 	return nil
 }
 
+// floorBytes is room for what replay reads and, within reason, for a whole run, so
+// that the file is not written twice in it.
+func (f *benchFlags) floorBytes() int64 {
+	replay := int64(f.records) * int64(f.payload+floorHead)
+	run := int64(f.seconds.Seconds() * (400 << 20))
+	return max(replay, min(run, 512<<20)) + 16<<20
+}
+
 // benchMode runs every case in one fsync mode.
 func (e *environment) benchMode(ctx context.Context, f *benchFlags, mode, dir string, peers []peerRow, report *benchReport) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -165,7 +173,7 @@ func (e *environment) benchMode(ctx context.Context, f *benchFlags, mode, dir st
 	}
 	floorAddr := ""
 	if !f.noFloor {
-		floor, err := startFloor(ctx, dir, mode == "on_commit")
+		floor, err := startFloor(ctx, dir, f.floorBytes(), mode == "on_commit")
 		if err != nil {
 			return err
 		}

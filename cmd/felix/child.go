@@ -78,19 +78,23 @@ func startChild(ctx context.Context, dir string, before *child, flags ...string)
 	return runChild(ctx, exec.Command(self, args...), dir)
 }
 
-// startFloor runs the bare broker.
-func startFloor(ctx context.Context, dir string, flush bool) (*child, error) {
+// startFloor runs the bare broker over a file of so many bytes.
+func startFloor(ctx context.Context, dir string, size int64, flush bool) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return runChild(ctx, exec.Command(self, "bench-floor", "--dir", dir, fmt.Sprintf("--sync=%v", flush)), dir)
+	return runChild(ctx, exec.Command(self, "bench-floor", "--dir", dir, fmt.Sprintf("--size=%d", size), fmt.Sprintf("--sync=%v", flush)), dir)
 }
 
 // runChild starts a process and waits until it says that it serves.
 func runChild(ctx context.Context, cmd *exec.Cmd, dir string) (*child, error) {
+	return runChildEnv(ctx, cmd, dir, withoutSettings(os.Environ()))
+}
+
+func runChildEnv(ctx context.Context, cmd *exec.Cmd, dir string, environ []string) (*child, error) {
 	c := &child{cmd: cmd, dir: dir, log: &logTail{lines: make(chan string, 64)}, exited: make(chan struct{})}
-	c.cmd.Env = withoutSettings(os.Environ())
+	c.cmd.Env = environ
 	out, err := c.cmd.StderrPipe()
 	if err != nil {
 		return nil, err

@@ -29,9 +29,8 @@ const (
 	floorPublish   = 'p'
 	floorSubscribe = 's'
 	floorRead      = 'r'
-	floorHead      = 8         // length and checksum, each 4 bytes
-	floorFile      = 512 << 20 // bytes of the file; at its end it starts over
-	floorQueue     = 8 << 20   // bytes that may wait to be written
+	floorHead      = 8       // length and checksum, each 4 bytes
+	floorQueue     = 8 << 20 // bytes that may wait to be written
 )
 
 var floorTable = crc32.MakeTable(crc32.Castagnoli)
@@ -45,6 +44,7 @@ func appendFloorFrame(dst, payload []byte) []byte {
 func (e *environment) floorCommand() *cobra.Command {
 	var dir string
 	var sync bool
+	var size int64
 	c := &cobra.Command{
 		Use: "bench-floor", Short: "Serve the bare broker that bench compares with", Hidden: true, Args: cobra.NoArgs,
 		RunE: ran(func(c *cobra.Command, _ []string) error {
@@ -52,7 +52,7 @@ func (e *environment) floorCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			f, err := newFloor(dir, sync)
+			f, err := newFloor(dir, size, sync)
 			if err != nil {
 				return err
 			}
@@ -62,12 +62,14 @@ func (e *environment) floorCommand() *cobra.Command {
 		}),
 	}
 	c.Flags().StringVar(&dir, "dir", ".", "directory of the file")
+	c.Flags().Int64Var(&size, "size", 512<<20, "bytes of the file; at its end it starts over")
 	c.Flags().BoolVar(&sync, "sync", false, "flush before answering")
 	return c
 }
 
 type floor struct {
 	f    *os.File
+	size int64 // of the file; at its end it starts over
 	sync bool
 
 	mu     sync.Mutex
@@ -84,18 +86,18 @@ type floorAck struct {
 }
 
 // newFloor writes the file full of zeros first: flushes then record no length.
-func newFloor(dir string, flush bool) (*floor, error) {
+func newFloor(dir string, size int64, flush bool) (*floor, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "floor"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	zeros := make([]byte, 1<<20)
-	for at := int64(0); at < floorFile; at += int64(len(zeros)) {
+	for at := int64(0); at < size; at += int64(len(zeros)) {
 		if _, err := f.WriteAt(zeros, at); err != nil {
 			return nil, err
 		}
 	}
-	b := &floor{f: f, sync: flush}
+	b := &floor{f: f, size: size, sync: flush}
 	b.change = sync.NewCond(&b.mu)
 	return b, f.Sync()
 }
@@ -140,7 +142,7 @@ func (b *floor) store() error {
 		at := b.stored
 		b.mu.Unlock()
 		b.change.Broadcast()
-		if at+int64(len(buf)) > floorFile {
+		if at+int64(len(buf)) > b.size {
 			at = 0
 		}
 		if _, err := b.f.WriteAt(buf, at); err != nil {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 )
 
@@ -58,8 +59,9 @@ func (e *environment) run(ctx context.Context, args []string) int {
 	if err == nil {
 		return exitOK
 	}
-	// Some commands have a --json of their own.
-	if f := ran.Flags().Lookup("json"); f != nil && f.Value.String() == "true" {
+	// Some commands have a --json of their own, and a command line that cannot be
+	// parsed may have one behind what is wrong with it.
+	if f := ran.Flags().Lookup("json"); f != nil && f.Value.String() == "true" || slices.Contains(args, "--json") {
 		e.opts.json = true
 	}
 	code := exitCode(err)

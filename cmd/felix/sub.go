@@ -76,19 +76,18 @@ func (e *environment) subscribe(ctx context.Context, f *subFlags, stream string)
 	}
 	defer c.Close()
 	opts := []client.SubscribeOption{start, client.WithTimestamps(), client.WithPublisher()}
-	if f.sharded {
+	// Asked once, so that a misspelt name is answered at once: a subscription would be
+	// tried for a while, since a stream may just have been created.
+	shards, err := c.StreamShards(ctx, stream)
+	switch {
+	case err != nil:
+		return err
+	case f.sharded:
 		opts = append(opts, client.Shard(f.shard))
-	} else {
+	case offset && shards > 1:
+		return usagef("--from %s: offsets are counted in each of the %d shards; give --shard", f.from, shards)
+	default:
 		opts = append(opts, client.AllShards())
-		if offset {
-			n, err := c.StreamShards(ctx, stream)
-			if err != nil {
-				return err
-			}
-			if n > 1 {
-				return usagef("--from %s: offsets are counted in each of the %d shards; give --shard", f.from, n)
-			}
-		}
 	}
 	s, err := c.Subscribe(ctx, stream, opts...)
 	if err != nil {

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func decode[T any](t *testing.T, text string) T {
+	t.Helper()
+	var v T
+	require.NoError(t, json.Unmarshal([]byte(text), &v), text)
+	return v
+}
+
+func TestPublishAndSubscribe(t *testing.T) {
+	s := newShell(t)
+	s.serve()
+	s.ok("stream", "create", "orders", "--durable", "--shards", "4")
+
+	require.Equal(t, "0\n", s.ok("pub", "orders", "hello"))
+	require.Equal(t, "{\"stream\":\"orders\",\"shard\":0,\"offset\":1}\n", s.ok("pub", "orders", "", "--json"))
+	out, _ := s.feed("one\r\ntwo\n\nlast", "pub", "orders", "--idempotent")
+	require.Equal(t, "2\n3\n4\n5\n", out)
+	require.Equal(t, "6\n7\n8\n", s.ok("pub", "orders", "again", "--count", "3"))
+	file := filepath.Join(s.dir, "blob")
+	require.NoError(t, os.WriteFile(file, []byte("a\nb\xff"), 0o600))
+	require.Equal(t, "9\n", s.ok("pub", "orders", "--file", file, "--whole"))
+	out, _ = s.feed(strings.Repeat("line\n", 5000), "pub", "orders", "--ack", "none", "--shard", "2")
+	require.Empty(t, out)
+
+	require.Equal(t, "hello\n\none\ntwo\n\nlast\n", s.ok("sub", "orders", "--shard", "0", "--from", "earliest", "--count", "6"))
+	require.Equal(t, "0\t8\tagain\n", s.ok("sub", "orders", "--shard", "0", "--from", "8", "--count", "1", "--format", "offsets"))
+	line := decode[recordLine](t, s.ok("sub", "orders", "--shard", "0", "--from", "9", "--count", "1", "--json"))
+	require.Equal(t, "YQpi/w==", line.PayloadBase64)
+	require.Nil(t, line.Payload)
+	require.Equal(t, uint64(9), *line.Offset)
+	require.WithinDuration(t, time.Now(), *line.Timestamp, time.Minute)
+	require.Equal(t, 5000, strings.Count(s.ok("sub", "orders", "--shard", "2", "--from", "earliest", "--count", "5000"), "line\n"))
+	require.Equal(t, 5010, strings.Count(s.ok("sub", "orders", "--from", "1h", "--idle", "2s", "--format", "offsets"), "\t")/2)
+}
+
+func TestStreamCommands(t *testing.T) {
+	s := newShell(t)
+	s.serve()
+	require.Equal(t, "stream a created\n", s.ok("stream", "create", "a", "--durable", "--fsync", "on_commit", "--retention-age", "7d", "--retention-bytes", "10GiB"))
+	require.Equal(t, "stream a exists\n", s.ok("stream", "create", "a", "--durable", "--fsync", "on_commit", "--retention-age", "7d", "--retention-bytes", "10GiB"))
+	_, errs := s.felix("stream", "create", "a", "--durable", "--fsync", "none")
+	require.Equal(t, exitRefused, s.exit)
+	require.Contains(t, errs, "exists with another")
+	s.ok("stream", "create", "jobs", "--durable", "--kind", "queue")
+	s.ok("stream", "create", "live", "--overflow", "drop_old", "--shards", "3")
+	info := decode[map[string]any](t, s.ok("stream", "info", "a", "--json"))
+	require.Equal(t, map[string]any{"max_age_seconds": 604800.0, "max_size_bytes": 10737418240.0}, info["retention"])
+	list := decode[items[map[string]any]](t, s.ok("stream", "ls", "--json"))
+	require.Len(t, list.Items, 3)
+	require.Contains(t, s.ok("stream", "ls"), "jobs  queue   1       yes      default\n")
+	_, errs = s.felix("stream", "rm", "a")
+	require.Equal(t, exitUsage, s.exit)
+	require.Contains(t, errs, "--yes")
+	s.ok("stream", "rm", "a", "--yes")
+	s.felix("stream", "info", "a")
+	require.Equal(t, exitMissing, s.exit)
+	s.felix("sub", "a", "--from", "earliest", "--count", "1")
+	require.Equal(t, exitMissing, s.exit)
+}
+
+// Definitions and records outlive the broker, stopped or killed.
+func TestStreamsOutliveTheBroker(t *testing.T) {
+	s := newShell(t)
+	broker := s.serve()
+	s.ok("stream", "create", "orders", "--durable")
+	s.ok("pub", "orders", "first")
+	require.NoError(t, broker.stop())
+	broker = s.serve("--listen", broker.clients)
+	s.ok("pub", "orders", "second")
+	require.NoError(t, broker.kill())
+	s.serve("--listen", broker.clients)
+	require.Equal(t, "first\nsecond\n", s.ok("sub", "orders", "--from", "earliest", "--count", "2"))
+}
+
+func TestTenantsAndTokens(t *testing.T) {
+	s := newShell(t)
+	s.serve()
+	s.ok("tenant", "create", "acme", "--display-name", "Acme Corp")
+	_, errs := s.felix("tenant", "create", "acme", "--display-name", "Acme Corp")
+	require.Equal(t, exitRefused, s.exit)
+	require.Contains(t, errs, "exists")
+	require.Contains(t, s.ok("tenant", "ls"), "acme     Acme Corp\n")
+	keys, err := filepath.Glob(filepath.Join(s.dir, "felix-data", "keys", "acme", "*.pem"))
+	require.NoError(t, err)
+	require.Len(t, keys, 1)
+	as := []string{"--tenant", "acme", "--signing-key", keys[0]}
+	s.ok(append([]string{"namespace", "create", "payments"}, as...)...)
+	as = append(as, "-n", "payments")
+	s.ok(append([]string{"stream", "create", "orders", "--durable"}, as...)...)
+	require.Equal(t, "0\n", s.ok(append([]string{"pub", "orders", "theirs"}, as...)...))
+	s.felix("pub", "orders", "ours")
+	require.Equal(t, exitMissing, s.exit, "the default tenant has no such stream")
+
+	// A token that may only read.
+	reader := strings.TrimSpace(s.ok("token", "mint", "--tenant", "acme", "--signing-key", keys[0], "--perm", "stream.subscribe:stream:acme/payments/orders", "--ttl", "1h"))
+	as = []string{"--tenant", "acme", "-n", "payments", "--token", reader}
+	require.Equal(t, "theirs\n", s.ok(append([]string{"sub", "orders", "--from", "earliest", "--count", "1"}, as...)...))
+	_, errs = s.felix(append([]string{"pub", "orders", "x", "--json"}, as...)...)
+	require.Equal(t, exitRefused, s.exit)
+	report := decode[map[string]any](t, errs)
+	require.Equal(t, 4.0, report["exit"])
+	require.Contains(t, report["error"], "stream.publish")
+	s.felix("pub", "orders", "x", "--token", reader)
+	require.Equal(t, exitRefused, s.exit, "a token of another tenant")
+}
+
+func TestContextAndConfigCommands(t *testing.T) {
+	s := newShell(t)
+	broker := s.serve()
+	contexts := decode[items[map[string]any]](t, s.ok("context", "ls", "--json"))
+	require.Equal(t, "local", contexts.Items[0]["name"])
+	require.Equal(t, true, contexts.Items[0]["current"])
+	require.Contains(t, s.ok("context", "show"), broker.clients)
+	s.felix("context", "use", "nowhere")
+	require.Equal(t, exitMissing, s.exit)
+	s.felix("stream", "ls", "--context", "nowhere")
+	require.Equal(t, exitUsage, s.exit)
+	all := decode[items[map[string]string]](t, s.ok("config", "--json", "--storage-fsync-mode", "none"))
+	found := false
+	for _, e := range all.Items {
+		if e["path"] == "storage.fsync_mode" {
+			found = true
+			require.Equal(t, map[string]string{"path": "storage.fsync_mode", "value": "none", "source": "flag --storage-fsync-mode"}, e)
+		}
+	}
+	require.True(t, found)
+	require.Contains(t, s.ok("version"), "felix ")
+	require.Contains(t, s.ok("completion", "bash"), "felix")
+	require.Contains(t, s.ok("__complete", "stream", "create", "--fsync", ""), "on_commit")
+}
+
+func TestOfflineLog(t *testing.T) {
+	s := newShell(t)
+	broker := s.serve()
+	s.ok("stream", "create", "orders", "--durable")
+	s.ok("pub", "orders", "x", "--count", "10")
+	require.NoError(t, broker.stop())
+	dirs, err := filepath.Glob(filepath.Join(s.dir, "felix-data", "streams", "*orders*"))
+	require.NoError(t, err)
+	require.Len(t, dirs, 1)
+	require.Contains(t, s.ok("log", "verify", "--dir", dirs[0]), "10")
+	s.serve()
+	_, errs := s.felix("log", "verify", "--dir", dirs[0])
+	require.NotZero(t, s.exit, "a running broker holds the directory")
+	require.Contains(t, errs, "lock")
+}
+
+// A stop answers within its time, also when a client does not read what it asked for.
+func TestServeStopsWithinItsTime(t *testing.T) {
+	s := newShell(t)
+	broker := s.serve("--shutdown-timeout", "500ms")
+	s.ok("stream", "create", "orders", "--durable")
+	s.ok("pub", "orders", strings.Repeat("x", 1000), "--count", "1000")
+	own := broker.use(&environment{in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: append(s.env, "FELIX_CLI_CONFIG="+s.contextFile())})
+	own.opts.contextFile = s.contextFile()
+	c, _, err := own.dial(t.Context())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	began := time.Now()
+	require.NoError(t, broker.cmd.Process.Signal(syscall.SIGTERM))
+	select {
+	case <-broker.exited:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the broker does not stop")
+	}
+	require.Zero(t, broker.cmd.ProcessState.ExitCode(), broker.log.String())
+	t.Logf("stopped after %s", time.Since(began))
+	raw, err := os.ReadFile(filepath.Join(s.dir, "felix-data", "node.json"))
+	require.NoError(t, err)
+	require.Equal(t, true, decode[map[string]any](t, string(raw))["clean"])
+}
+
+func (s *shell) contextFile() string {
+	return filepath.Join(s.dir, "home", ".config", "felix", "context.yaml")
+}
+
+func TestDemoRestart(t *testing.T) {
+	s := newShell(t)
+	for _, mode := range []string{"none", "periodic", "on_commit"} {
+		out := s.ok("demo", "restart", "--records", "2000", "--fsync", mode, "--json")
+		n := 0
+		for line := range strings.Lines(out) {
+			c := decode[claim](t, line)
+			require.True(t, c.Holds, line)
+			n++
+		}
+		require.Equal(t, 6, n)
+	}
+}
+
+// Rows are whole, ratios are there, a peer's row is found beside ours.
+func TestBenchRows(t *testing.T) {
+	s := newShell(t)
+	peer := filepath.Join(s.dir, "peer.md")
+	require.NoError(t, os.WriteFile(peer, []byte("| case | rate /s (median) | min..max over runs | p50 µs | p99 µs | p999 µs |\n|---|---:|---|---:|---:|---:|\n"+
+		"| publish, wait for each ack, 64 B, 8 in flight on up to 8 connections | 1000 | 900..1100 | 50.0 | 60.0 | 70.0 |\n"), 0o600))
+	out := s.ok("bench", "--json", "--time", "50ms", "--runs", "1", "--records", "5000", "--subscribers", "3", "--payload", "64", "--fsync", "none,on_commit", "--peer", "on_commit="+peer)
+	r := decode[benchReport](t, out)
+	require.Equal(t, 1, r.Version)
+	require.Len(t, r.Rows, 2*len(benchCases))
+	for _, row := range r.Rows {
+		require.Positive(t, row.Rate, row.Name)
+		require.NotNil(t, row.Floor, row.Name)
+		require.Positive(t, row.Floor.Rate, row.Name)
+		require.Positive(t, row.Ratio, row.Name)
+		require.Equal(t, row.Name == "publish-8" && row.Params.Fsync == "on_commit", row.Peer != nil, row.Name)
+		if row.Params.Fsync == "on_commit" && row.Name != "replay" {
+			require.Positive(t, row.FlushesPerOp, row.Name)
+		}
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	s := newShell(t)
+	_, errs := s.felix("pub", "orders", "x")
+	require.Equal(t, exitUsage, s.exit, "no context, no flags: %s", errs)
+	require.Contains(t, errs, "felix serve")
+	broker := s.serve()
+	s.ok("stream", "create", "orders", "--durable")
+	for _, c := range []struct {
+		args []string
+		exit int
+		want string
+	}{
+		{[]string{"frobnicate"}, exitUsage, "unknown command"},
+		{[]string{"pub"}, exitUsage, "arg"},
+		{[]string{"pub", "orders", "x", "--bogus"}, exitUsage, "bogus"},
+		{[]string{"stream"}, exitUsage, "needs a command"},
+		{[]string{"stream", "frob"}, exitUsage, "unknown command"},
+		{[]string{"stream", "create", "a", "--shards", "x"}, exitUsage, "shards"},
+		{[]string{"stream", "create", "a", "--shards", "0"}, exitUsage, "at least 1"},
+		{[]string{"stream", "create", "a", "--shards", "5000"}, exitRefused, "shards"},
+		{[]string{"stream", "create", "a", "--durable", "--fsync", "always"}, exitUsage, "none, periodic, on_commit"},
+		{[]string{"stream", "create", "a", "--durable", "--retention-age", "0"}, exitUsage, "keep nothing"},
+		{[]string{"stream", "create", "a", "--durable", "--retention-bytes", "0"}, exitUsage, "keep nothing"},
+		{[]string{"stream", "create", "a", "--durable", "--overflow", "block"}, exitUsage, "in-memory"},
+		{[]string{"stream", "create", "a", "--max-record-bytes", "64MiB"}, exitRefused, "limits.frame_bytes"},
+		{[]string{"stream", "create", ""}, exitUsage, "empty"},
+		{[]string{"stream", "create", "."}, exitUsage, `"."`},
+		{[]string{"stream", "create", ".."}, exitUsage, `".."`},
+		{[]string{"stream", "create", "a/../b"}, exitUsage, "unusable character"},
+		{[]string{"stream", "create", strings.Repeat("a", 10<<10)}, exitUsage, "too long"},
+		{[]string{"stream", "create", "a\xff"}, exitUsage, "unusable character"},
+		{[]string{"pub", "nowhere", "x"}, exitMissing, "does not exist"},
+		{[]string{"pub", "orders", "x", "--shard", "7"}, exitRefused, "shard 7"},
+		{[]string{"pub", "orders", "x", "--key", "a", "--shard", "0"}, exitUsage, "exclude each other"},
+		{[]string{"pub", "orders", "--file", "missing"}, exitUsage, "missing"},
+		{[]string{"sub", "orders", "--from", "yesterday"}, exitUsage, "yesterday"},
+		{[]string{"sub", "orders", "--from", "99", "--count", "1"}, exitRefused, "future"},
+		{[]string{"sub", "orders", "--from", "18446744073709551615", "--count", "1"}, exitRefused, "future"},
+		{[]string{"stream", "ls", "--token", "x", "--controlplane-token", "x"}, exitRefused, ""},
+		{[]string{"pub", "orders", "x", "--brokers", "127.0.0.1:1"}, exitUnreachable, "127.0.0.1:1"},
+		{[]string{"stream", "ls", "--controlplane-url", "http://127.0.0.1:1"}, exitUnreachable, "127.0.0.1:1"},
+		{[]string{"pub", "orders", "x", "--server-name", "elsewhere"}, exitUnreachable, "certificate"},
+		{[]string{"pub", "orders", "x", "--ca-file", "missing.pem"}, exitUsage, "missing.pem"},
+		{[]string{"demo", "restart", "--fsync", "x"}, exitUsage, "none, periodic, on_commit"},
+		{[]string{"bench", "--tests", "x"}, exitUsage, "no case"},
+		{[]string{"token", "mint", "--perm", "stream.publish"}, exitUsage, "action:object"},
+	} {
+		out, errs := s.felix(c.args...)
+		require.Equal(t, c.exit, s.exit, "felix %q: %s%s", c.args, out, errs)
+		require.Contains(t, errs, c.want, "felix %q", c.args)
+		_, errs = s.felix(append(c.args, "--json")...)
+		report := decode[map[string]any](t, lastLine(errs))
+		require.Equal(t, float64(c.exit), report["exit"], "felix %q --json", c.args)
+		require.Contains(t, report["error"], strings.ReplaceAll(c.want, "\xff", "\ufffd"))
+	}
+	require.NoError(t, broker.stop())
+	s.felix("pub", "orders", "x")
+	require.Equal(t, exitUnreachable, s.exit, "the broker is gone")
+	entries, err := os.ReadDir(s.dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		require.Contains(t, []string{"felix", "felix-data", "home"}, e.Name(), "a file was made outside the data directory")
+	}
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
+}
+
+func TestProgressOnStandardError(t *testing.T) {
+	var out strings.Builder
+	e := &environment{err: &out}
+	p := e.progress("published", 100)
+	p.add(1)
+	require.Empty(t, out.String(), "nothing within the first second")
+	p.begun = p.begun.Add(-2 * time.Second)
+	p.said = p.begun
+	p.add(9)
+	require.Equal(t, "published: 10 of 100\n", out.String())
+	p.add(1)
+	require.Equal(t, 1, strings.Count(out.String(), "\n"), "not more often than every ten seconds")
+}

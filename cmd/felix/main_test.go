@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// asFelix makes this test program the felix command: commands that run a broker of
+// their own run themselves.
+const asFelix = "TEST_AS_FELIX"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asFelix) != "" {
+		os.Exit(mainCode())
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// shell is a user's place: a folder, a home, and felix as a command.
+type shell struct {
+	t    *testing.T
+	dir  string
+	env  []string
+	exit int
+}
+
+func newShell(t *testing.T) *shell {
+	dir := t.TempDir()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	// A script, since the program has to be told what it is.
+	script := "#!/bin/sh\n" + asFelix + "=1 exec '" + self + "' \"$@\"\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "felix"), []byte(script), 0o755))
+	s := &shell{t: t, dir: dir}
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "FELIX_") && !strings.HasPrefix(kv, "XDG_") && !strings.HasPrefix(kv, "HOME=") {
+			s.env = append(s.env, kv)
+		}
+	}
+	s.env = append(s.env, "HOME="+filepath.Join(dir, "home"), asFelix+"=1")
+	return s
+}
+
+// felix runs a command line to its end and returns its outputs; the exit code is in exit.
+func (s *shell) felix(args ...string) (stdout, stderr string) {
+	return s.feed("", args...)
+}
+
+func (s *shell) feed(input string, args ...string) (stdout, stderr string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	self, err := os.Executable()
+	require.NoError(s.t, err)
+	cmd := exec.CommandContext(ctx, self, args...)
+	cmd.Dir, cmd.Env = s.dir, s.env
+	cmd.Stdin = strings.NewReader(input)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		s.t.Fatal(err)
+	}
+	s.exit = cmd.ProcessState.ExitCode()
+	return out.String(), errs.String()
+}
+
+// ok runs a command line that has to succeed.
+func (s *shell) ok(args ...string) string {
+	s.t.Helper()
+	out, errs := s.felix(args...)
+	require.Zero(s.t, s.exit, "felix %s: %s%s", strings.Join(args, " "), out, errs)
+	return out
+}
+
+// serving is a broker of the shell's user.
+type serving struct {
+	*child
+	t *testing.T
+}
+
+// serve runs `felix serve` on free ports, its data in the shell's folder, with flags
+// that may replace those given here.
+func (s *shell) serve(flags ...string) *serving {
+	s.t.Helper()
+	self, err := os.Executable()
+	require.NoError(s.t, err)
+	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--log-format", "json", "--storage-min-free", "0"}, flags...)
+	cmd := exec.Command(self, args...)
+	cmd.Dir = s.dir
+	c, err := runChildEnv(context.Background(), cmd, s.dir, s.env)
+	require.NoError(s.t, err)
+	b := &serving{c, s.t}
+	s.t.Cleanup(func() {
+		if err := b.kill(); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return b
+}
