@@ -277,7 +277,6 @@ func (a *app) serve(clamp offset) {
 func (a *app) reload() {
 	a.producers, a.registers, a.position = map[int]produced{}, map[uint8]uint64{}, 0
 	p := a.s.ports[0]
-	w := a.s.node.world
 	err := p.records(p.head(), p.next(), func(r *storage.Record) {
 		if r.Kind == storage.KindGenerationStart {
 			return
