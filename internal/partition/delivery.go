@@ -13,6 +13,8 @@ const (
 	pageBytes     = 48 << 10  // of payload read from disk at once; at least one record
 	pageRecords   = 256
 	keepBytes     = 128 << 10 // larger buffers are not kept for the next page
+	idleFrames    = 64        // slices kept while waiting
+	idlePartial   = 4 << 10   // bytes kept while waiting
 )
 
 // Delivery is what [Subscription.Next] hands over. Its zero value is ready; use it
@@ -60,17 +62,22 @@ func (d *Delivery) add(frame []byte, events int) {
 	d.Events += events
 }
 
-// idle gives back what only reading from the disk needs.
+// idle gives back what only reading takes, before waiting: the page's buffers to the
+// pool, the rest where a backlog has grown it.
 func (d *Delivery) idle() {
-	b := d.buffers
-	if b == nil {
-		return
+	if b := d.buffers; b != nil {
+		d.buffers = nil
+		clear(d.Frames)
+		d.Frames = d.Frames[:0]
+		b.trim()
+		diskBufferPool.Put(b)
 	}
-	d.buffers = nil
-	clear(d.Frames)
-	d.Frames = d.Frames[:0]
-	b.trim()
-	diskBufferPool.Put(b)
+	if cap(d.Frames) > idleFrames {
+		d.Frames, d.run.Chunks, d.envelopes = nil, nil, nil
+	}
+	if cap(d.partial) > idlePartial {
+		d.partial = nil
+	}
 }
 
 // trim drops buffers that a large record has grown.

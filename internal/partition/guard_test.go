@@ -2,6 +2,7 @@ package partition
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -85,6 +86,59 @@ func TestPublishingAllocatesNextToNothing(t *testing.T) {
 			}
 			require.LessOrEqual(t, perRecord, limit)
 		})
+	}
+}
+
+// A subscriber that lags and is in the middle of its page holds at most 256 KiB,
+// whatever the backlog; one that waits holds next to nothing.
+func TestMemoryOfALaggingSubscriber(t *testing.T) {
+	if raceEnabled {
+		t.Log("the race detector's own memory is not measured")
+		return
+	}
+	p := durable(t, t.TempDir(), func(o *Options) { o.Storage.Fsync, o.RingBytes = storage.None, 64<<10 })
+	const subscribers = 64
+	patient := deadline(t)
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	var readers []*reader
+	for range subscribers {
+		readers = append(readers, &reader{sub: subscribe(t, p, StartLatest())})
+	}
+	heap := func() int {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // pools let go in the second
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	for name, size := range map[string]int{"128 B": 128, "1 B": 1, "8 KiB": 8 << 10} {
+		backlog := (2 << 20) / max(size, 64)
+		batch := make([][]byte, 64)
+		for i := range batch {
+			batch[i] = make([]byte, size)
+		}
+		for range backlog / 64 {
+			s := send(p, Publish{Payloads: batch})
+			p.Drive(true)
+			<-s.answered
+			require.NoError(t, s.Err)
+		}
+		before := heap()
+		for _, r := range readers {
+			require.NoError(t, r.sub.Next(patient, &r.d))
+		}
+		lagging := (heap() - before) / subscribers
+		require.LessOrEqual(t, lagging, 256<<10, "%s records", name)
+		for _, r := range readers {
+			for r.sub.Position() < p.Positions().Readable {
+				require.NoError(t, r.sub.Next(patient, &r.d))
+			}
+			require.ErrorIs(t, r.sub.Next(gone, &r.d), context.Canceled)
+		}
+		waiting := (heap() - before) / subscribers
+		require.LessOrEqual(t, waiting, 16<<10, "%s records", name)
+		t.Logf("%s records: lagging %d bytes, waiting %d", name, lagging, waiting)
 	}
 }
 

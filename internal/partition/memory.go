@@ -285,6 +285,7 @@ func (m *memory) next(ctx context.Context, s *Subscription, d *Delivery) error {
 		if err != nil {
 			return err
 		}
+		d.idle()
 		if err := m.wait(ctx, s); err != nil {
 			return err
 		}
