@@ -374,9 +374,18 @@ func TestTooLargeForTheStream(t *testing.T) {
 		c := dial(t, b)
 		b.LimitRecords("orders", 100)
 		release := make(chan struct{})
-		b.Intercept(once(publishes, felixtest.Action{Hold: release}))
 		p, err := c.Producer("orders", WithDelivery(d), WithBatchRecords(50))
 		require.NoError(t, err)
+		hold := once(publishes, felixtest.Action{Hold: release})
+		var most atomic.Int64
+		b.Intercept(func(r felixtest.Request) felixtest.Action {
+			for _, l := range p.all() {
+				l.mu.Lock()
+				most.Store(max(most.Load(), int64(l.outstanding)))
+				l.mu.Unlock()
+			}
+			return hold(r)
+		})
 		var futures []Future
 		for i := range 1000 {
 			size := 100
@@ -402,6 +411,7 @@ func TestTooLargeForTheStream(t *testing.T) {
 		require.Equal(t, 997, len(b.Records("orders", 0)))
 		require.NoError(t, p.Close(soon(t)))
 		require.Zero(t, p.buffered.Load())
+		require.LessOrEqual(t, most.Load(), int64(window), "more in flight than the broker remembers")
 	}
 }
 

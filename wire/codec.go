@@ -159,9 +159,15 @@ func (c *codec) refuseDuplicates() {
 // enter begins to read the object at i inside the present one, which leave
 // returns to.
 func (c *codec) enter(i int) (outer object) {
-	outer = c.object
-	c.parseObject(i)
+	outer, _ = c.enterTo(i)
 	return outer
+}
+
+// enterTo is enter, and returns the index after the object.
+func (c *codec) enterTo(i int) (outer object, end int) {
+	outer = c.object
+	end = c.parseObject(i)
+	return outer, end
 }
 
 func (c *codec) leave(outer object) {

@@ -179,8 +179,17 @@ func readList[T any, P interface {
 	fields(*codec)
 }](c *codec, s *span, name string, p *[]T) {
 	list := (*p)[:0]
-	c.elements(s, name, func(start, _ int, _ bool) {
-		if c.in[start] != '{' {
+	defer func() { *p = list }()
+	if s.first != '[' {
+		c.fail(name, "is not an array")
+		return
+	}
+	i := skipSpace(c.in, s.start+1)
+	if c.in[i] == ']' {
+		return
+	}
+	for c.err == nil {
+		if c.in[i] != '{' {
 			c.fail(name, "holds what is not an object")
 			return
 		}
@@ -190,9 +199,16 @@ func readList[T any, P interface {
 			var zero T
 			list = append(list, zero)
 		}
-		outer := c.enter(start)
+		outer, end := c.enterTo(i)
+		if end < 0 {
+			return
+		}
 		P(&list[len(list)-1]).fields(c)
 		c.leave(outer)
-	})
-	*p = list
+		i = skipSpace(c.in, end)
+		if c.in[i] == ']' {
+			return
+		}
+		i = skipSpace(c.in, i+1)
+	}
 }

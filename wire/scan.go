@@ -1,6 +1,10 @@
 package wire
 
-import "unicode/utf8"
+import (
+	"encoding/binary"
+	"math/bits"
+	"unicode/utf8"
+)
 
 // span is one field of an object: its key, and where its value lies.
 type span struct {
@@ -30,7 +34,10 @@ func skipSpace(b []byte, i int) int {
 // scanString returns the index after the closing quote of the string that opens
 // at i, or -1.
 func scanString(b []byte, i int) (end int, escaped bool) {
-	for i++; i < len(b); i++ {
+	for i++; ; i++ {
+		if i = plain(b, i); i >= len(b) {
+			return -1, false
+		}
 		switch c := b[i]; {
 		case c == '"':
 			return i + 1, escaped
@@ -59,7 +66,35 @@ func scanString(b []byte, i int) (end int, escaped bool) {
 			}
 		}
 	}
-	return -1, false
+}
+
+// plain returns the index of the next byte from i on that means something in a
+// string: a quote, a backslash or a control character. It looks at 8 bytes at
+// once, which is what makes long values cheap.
+func plain(b []byte, i int) int {
+	const (
+		ones  = 0x0101010101010101
+		tops  = 0x8080808080808080
+		quote = 0x22 * ones
+		slash = 0x5c * ones
+		space = 0x20 * ones
+	)
+	for ; i+8 <= len(b); i += 8 {
+		x := binary.LittleEndian.Uint64(b[i:])
+		q, s := x^quote, x^slash
+		// The top bit of a byte is set where that byte is zero in q or s, or
+		// below a space in x. Borrows reach only higher bytes, so the lowest
+		// bit set is right.
+		if m := ((q-ones)&^q | (s-ones)&^s | (x-space)&^x) & tops; m != 0 {
+			return i + bits.TrailingZeros64(m)/8
+		}
+	}
+	for ; i < len(b); i++ {
+		if c := b[i]; c == '"' || c == '\\' || c < 0x20 {
+			break
+		}
+	}
+	return i
 }
 
 func unhex(c byte) int {
