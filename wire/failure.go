@@ -57,6 +57,7 @@ const (
 	ReasonPublishQueueFull = "publish_queue_full"
 	ReasonTenantQuota      = "tenant_quota"
 	ReasonDiskFull         = "disk_full"
+	ReasonCacheFull        = "cache_full"
 
 	ReasonPoisoned       = "poisoned"
 	ReasonRecordTooLarge = "record_too_large"

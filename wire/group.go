@@ -97,8 +97,10 @@ func (m *GroupAck) fields(c *codec) {
 type GroupNack struct {
 	GroupRef
 	Offset uint64
-	// DelayMillis is how long the record is held back.
+	// DelayMillis is how long the record is held back. Absent, the group's backoff
+	// decides; other clients leave it out for zero.
 	DelayMillis uint64
+	HasDelay    bool
 	// Attempts names the delivery; 0 names any.
 	Attempts  uint32
 	RequestID uint64
@@ -110,7 +112,7 @@ func (*GroupNack) Type() string { return "group_nack" }
 func (m *GroupNack) fields(c *codec) {
 	m.GroupRef.fields(c)
 	c.u64("offset", &m.Offset)
-	c.u64Default("delay_ms", &m.DelayMillis)
+	c.u64Has("delay_ms", &m.DelayMillis, &m.HasDelay)
 	c.u32Default("attempts", &m.Attempts)
 	c.u64("request_id", &m.RequestID)
 }

@@ -18,7 +18,8 @@ import (
 // Broker is all shards of a node. All methods may be called from several goroutines.
 type Broker struct {
 	o        Options
-	table    atomic.Pointer[table]
+	table    atomic.Pointer[table[Stream]]
+	caches   atomic.Pointer[table[Cache]]
 	draining atomic.Bool
 	node     *partition.Budget
 	rings    *stream.RingBudget
@@ -36,8 +37,8 @@ type Broker struct {
 	mu struct {
 		sync.Mutex
 		tenants map[string]*partition.Budget
-		last    map[key]chan struct{} // gone of the stream that had the name last
-		change  chan struct{}         // closed at the next change, while somebody waits
+		last    map[lastKey]chan struct{} // gone of the one that had the name last
+		change  chan struct{}             // closed at the next change, while somebody waits
 	}
 
 	closeOnce sync.Once
@@ -59,9 +60,10 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		deleting: &pool{limit: o.Limits.Recovering},
 		removing: &pool{limit: 1},
 	}
-	b.table.Store(&table{})
+	b.table.Store(&table[Stream]{})
+	b.caches.Store(&table[Cache]{})
 	b.mu.tenants = make(map[string]*partition.Budget)
-	b.mu.last = make(map[key]chan struct{})
+	b.mu.last = make(map[lastKey]chan struct{})
 	b.life, b.cancel = context.WithCancel(context.Background())
 	if o.Root != "" {
 		if err := o.FS.MkdirAll(o.Root); err != nil {
@@ -96,7 +98,7 @@ func (b *Broker) Stream(tenant, namespace, name string) (*Stream, error) {
 	if s := b.table.Load().get(k); s != nil {
 		return s, nil
 	}
-	return nil, b.missing(k)
+	return nil, b.missing(kindStream, k)
 }
 
 // StreamBytes is Stream for names that are not strings yet; it makes none.
@@ -104,19 +106,30 @@ func (b *Broker) StreamBytes(tenant, namespace, name []byte) (*Stream, error) {
 	if s := b.table.Load().bytes(tenant, namespace, name); s != nil {
 		return s, nil
 	}
-	return nil, b.missing(key{string(tenant), string(namespace), string(name)})
+	return nil, b.missing(kindStream, key{string(tenant), string(namespace), string(name)})
 }
 
-func (b *Broker) missing(k key) error {
+func (b *Broker) missing(kind string, k key) error {
 	if b.draining.Load() {
 		return Failure(ErrDraining)
 	}
-	return notFound(k)
+	return notFound(kind, k)
 }
 
 // Streams calls f for every stream, in no order.
 func (b *Broker) Streams(f func(*Stream)) {
 	b.table.Load().each(func(_ key, s *Stream) { f(s) })
+}
+
+// Caches calls f for every cache, in no order.
+func (b *Broker) Caches(f func(*Cache)) {
+	b.caches.Load().each(func(_ key, c *Cache) { f(c) })
+}
+
+// resources calls f for every stream and every cache.
+func (b *Broker) resources(f func(*resource)) {
+	b.Streams(func(s *Stream) { f(&s.resource) })
+	b.Caches(func(c *Cache) { f(&c.resource) })
 }
 
 // NewProducerID gives the id of a new idempotent producer: random, not zero.
@@ -191,15 +204,6 @@ func (b *Broker) AwaitStream(ctx context.Context, tenant, namespace, name string
 	})
 }
 
-func (s *Stream) opening() bool {
-	for i := range s.shards {
-		if s.shards[i].status.Load().state == partition.Opening {
-			return true
-		}
-	}
-	return false
-}
-
 // await asks done again after every change, until it says yes or fails.
 func (b *Broker) await(ctx context.Context, done func() (bool, error)) error {
 	for {
@@ -265,16 +269,16 @@ func (b *Broker) close(ctx context.Context) error {
 	var mu sync.Mutex
 	var errs []error
 	closers := &pool{limit: b.o.Limits.Recovering}
-	b.Streams(func(s *Stream) {
-		for i := range s.shards {
-			sh := &s.shards[i]
+	b.resources(func(r *resource) {
+		for i := range r.shards {
+			sh := &r.shards[i]
 			closers.submit(func() {
-				p := sh.status.Load().partition
+				u := sh.status.Load().unit
 				sh.set(&status{state: partition.Closed})
-				if p == nil {
+				if u == nil {
 					return
 				}
-				if err := p.Close(ctx); err != nil {
+				if err := u.Close(ctx); err != nil {
 					mu.Lock()
 					errs = append(errs, fmt.Errorf("close shard %s: %w", sh.name, err))
 					mu.Unlock()

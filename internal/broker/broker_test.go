@@ -250,11 +250,11 @@ func TestEveryErrorHasItsFailure(t *testing.T) {
 }
 
 func TestManyStreamsAreMadeOneByOne(t *testing.T) {
-	tab := &table{}
+	tab := &table[Stream]{}
 	all := map[key]*Stream{}
 	for i := range 5000 {
 		k := key{"t", "ns", fmt.Sprint(i)}
-		s := &Stream{key: k}
+		s := new(Stream)
 		all[k] = s
 		tab = tab.with(map[key]*Stream{k: s})
 		if i%3 == 0 {

@@ -6,8 +6,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/felixlog/felix/internal/cache"
+	"github.com/felixlog/felix/internal/counter"
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/internal/projection"
+	"github.com/felixlog/felix/internal/queue"
 	"github.com/felixlog/felix/internal/stream"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/wire"
@@ -44,6 +48,15 @@ func Failure(err error) *wire.Failure {
 		return fail(wire.CodeDraining)
 	case errors.Is(err, partition.ErrMemoryStream), errors.Is(err, partition.ErrEmptyBatch), errors.Is(err, storage.ErrEmptyBatch):
 		return fail(wire.CodeInvalidRequest)
+	case errors.Is(err, partition.ErrNoGroups), errors.Is(err, queue.ErrInvalid), errors.Is(err, queue.ErrNotDead),
+		errors.Is(err, cache.ErrKey), errors.Is(err, cache.ErrTTL), errors.Is(err, counter.ErrOverflow):
+		return fail(wire.CodeInvalidRequest)
+	case errors.Is(err, queue.ErrStale):
+		return fail(wire.CodeStaleClaim)
+	case errors.Is(err, partition.ErrGroupsReloading):
+		return fail(wire.CodeShardUnavailable).WithReason(wire.ReasonNotReady).After(retryOpening)
+	case errors.Is(err, cache.ErrFull), errors.Is(err, counter.ErrFull):
+		return fail(wire.CodeOverloaded).WithReason(wire.ReasonCacheFull).After(retryDisk)
 	case errors.Is(err, partition.ErrLeadershipLost):
 		return fail(wire.CodeLeadershipLost)
 	case errors.Is(err, stream.ErrUnknownProducer), errors.Is(err, stream.ErrSequenceExpired), errors.Is(err, stream.ErrSequenceReused):
@@ -81,7 +94,7 @@ func Failure(err error) *wire.Failure {
 		isA[*partition.InFutureError](err) || isA[*meta.InvalidError](err) || isA[*meta.FixedError](err) || isA[*meta.ExistsError](err) {
 		return fail(wire.CodeInvalidRequest)
 	}
-	if isA[*storage.DamagedError](err) || isA[*storage.Corruption](err) {
+	if isA[*storage.DamagedError](err) || isA[*storage.Corruption](err) || isA[*projection.UnreadableError](err) {
 		return fail(wire.CodeShardUnavailable).WithReason(wire.ReasonDamaged).WithRetry(wire.RetryFatal)
 	}
 	if errors.Is(err, storage.ErrNotWritten) {
@@ -101,6 +114,6 @@ func isA[T error](err error) bool {
 // ErrDraining answers requests to a broker that is shutting down.
 var ErrDraining = errors.New("broker: shutting down")
 
-func notFound(k key) *wire.Failure {
-	return wire.NewFailure(wire.CodeNotFound, fmt.Sprintf("stream %s/%s/%s does not exist", k.tenant, k.namespace, k.name))
+func notFound(kind string, k key) *wire.Failure {
+	return wire.NewFailure(wire.CodeNotFound, fmt.Sprintf("%s %s/%s/%s does not exist", kind, k.tenant, k.namespace, k.name))
 }

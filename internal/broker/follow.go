@@ -1,15 +1,12 @@
 package broker
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/felixlog/felix/internal/meta"
-	"github.com/felixlog/felix/internal/partition"
-	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -38,84 +35,132 @@ func (b *Broker) follow() {
 
 // apply takes in one update. It opens and deletes nothing itself: workers do.
 func (b *Broker) apply(u *meta.Update) {
-	now := b.table.Load()
-	changes := make(map[key]*Stream)
-	current := func(k key) *Stream {
-		if s, ok := changes[k]; ok {
-			return s
-		}
-		return now.get(k)
-	}
-	var gone, made []*Stream
-	remove := func(k key) {
-		if s := current(k); s != nil {
-			changes[k] = nil
-			gone = append(gone, s)
-		}
-	}
-	listed := make(map[key]bool)
+	streams, caches := newChanges(b.table.Load()), newChanges(b.caches.Load())
 	for i := range u.Changes {
-		def := u.Changes[i].Stream
-		if def == nil {
-			continue
+		ch := &u.Changes[i]
+		switch {
+		case ch.Stream != nil:
+			d := ch.Stream
+			streams.take(key{d.Tenant, d.Namespace, d.Name}, ch.Deleted, func(old *Stream) *Stream {
+				if old != nil && old.Meta().Incarnation == d.Incarnation {
+					b.configure(old, d)
+					return old
+				}
+				return b.newStream(d)
+			})
+		case ch.Cache != nil:
+			d := ch.Cache
+			caches.take(key{d.Tenant, d.Namespace, d.Name}, ch.Deleted, func(old *Cache) *Cache {
+				if old != nil && old.Meta().Incarnation == d.Incarnation {
+					old.configure(d)
+					return old
+				}
+				return b.newCache(d)
+			})
 		}
-		k := key{def.Tenant, def.Namespace, def.Name}
-		if u.Changes[i].Deleted {
-			remove(k)
-			continue
-		}
-		listed[k] = true
-		old := current(k)
-		if old != nil && old.Meta().Incarnation == def.Incarnation {
-			b.configure(old, def)
-			continue
-		}
-		remove(k)
-		s := b.newStream(k, def)
-		changes[k] = s
-		made = append(made, s)
 	}
 	if u.Reset {
-		now.each(func(k key, _ *Stream) {
-			if !listed[k] {
-				remove(k)
-			}
-		})
+		streams.dropUnlisted()
+		caches.dropUnlisted()
 	}
-	for _, s := range gone {
-		s.deleted.Store(true)
+	var gone, made []*resource
+	for _, s := range streams.gone {
+		gone = append(gone, &s.resource)
 	}
-	if len(changes) > 0 {
-		b.table.Store(now.with(changes))
+	for _, c := range caches.gone {
+		gone = append(gone, &c.resource)
+	}
+	for _, r := range gone {
+		r.deleted.Store(true)
+	}
+	if len(streams.changes) > 0 {
+		b.table.Store(b.table.Load().with(streams.changes))
+	}
+	if len(caches.changes) > 0 {
+		b.caches.Store(b.caches.Load().with(caches.changes))
+	}
+	for _, s := range streams.made {
+		made = append(made, &s.resource)
+	}
+	for _, c := range caches.made {
+		made = append(made, &c.resource)
 	}
 	b.mu.Lock()
-	for _, s := range gone {
-		b.mu.last[s.key] = s.gone
+	for _, r := range gone {
+		b.mu.last[r.lastKey()] = r.gone
 	}
-	for _, s := range made {
-		s.before = b.mu.last[s.key]
+	for _, r := range made {
+		r.before = b.mu.last[r.lastKey()]
 	}
 	b.mu.Unlock()
-	for _, s := range gone {
-		b.delete(s)
+	for _, r := range gone {
+		b.delete(r)
 	}
-	for _, s := range made {
-		b.open(s)
+	for _, r := range made {
+		b.open(r)
 	}
 	b.changed()
 }
 
-func (b *Broker) newStream(k key, def *meta.Stream) *Stream {
-	s := &Stream{broker: b, key: k, gone: make(chan struct{})}
+// changes gathers what one update does to a table.
+type changes[T any] struct {
+	now        *table[T]
+	changes    map[key]*T
+	listed     map[key]bool
+	gone, made []*T
+}
+
+func newChanges[T any](now *table[T]) *changes[T] {
+	return &changes[T]{now: now, changes: map[key]*T{}, listed: map[key]bool{}}
+}
+
+// take takes in one definition: make gives what serves it, which is old if that still
+// does.
+func (c *changes[T]) take(k key, deleted bool, make func(old *T) *T) {
+	old, changed := c.changes[k]
+	if !changed {
+		old = c.now.get(k)
+	}
+	if deleted {
+		c.remove(k, old)
+		return
+	}
+	c.listed[k] = true
+	next := make(old)
+	if next == old {
+		return
+	}
+	c.remove(k, old)
+	c.changes[k] = next
+	c.made = append(c.made, next)
+}
+
+func (c *changes[T]) remove(k key, old *T) {
+	if old == nil {
+		return
+	}
+	c.changes[k] = nil
+	if i := slices.Index(c.made, old); i >= 0 {
+		c.made = slices.Delete(c.made, i, i+1) // came and went within one update
+		return
+	}
+	c.gone = append(c.gone, old)
+}
+
+// dropUnlisted removes what a complete listing did not name.
+func (c *changes[T]) dropUnlisted() {
+	c.now.each(func(k key, v *T) {
+		if _, changed := c.changes[k]; !changed && !c.listed[k] {
+			c.remove(k, v)
+		}
+	})
+}
+
+func (b *Broker) newStream(def *meta.Stream) *Stream {
+	s := new(Stream)
+	s.init(b, s, kindStream, b.o.Root, key{def.Tenant, def.Namespace, def.Name}, def.Shards)
 	s.meta.Store(def)
 	s.routing, _ = wire.ParseRouting(string(def.Routing))
-	s.shards = make([]shard, def.Shards)
-	for i := range s.shards {
-		sh := &s.shards[i]
-		sh.stream, sh.index = s, uint32(i)
-		sh.name = fmt.Sprintf("%s/%s/%s/%d", k.tenant, k.namespace, k.name, i)
-		sh.status.Store(&status{state: partition.Opening})
-	}
 	return s
 }
 
@@ -123,15 +168,10 @@ func (b *Broker) newStream(k key, def *meta.Stream) *Stream {
 func (b *Broker) configure(s *Stream, def *meta.Stream) {
 	s.meta.Store(def)
 	for i := range s.shards {
-		if p := s.shards[i].status.Load().partition; p != nil {
+		if p := s.partition(i); p != nil {
 			p.Configure(int(def.RecordLimit()), def.StorePublisher, b.retention(def))
 		}
 	}
-}
-
-func (b *Broker) dirName(sh *shard) string {
-	k := sh.stream.key
-	return segment.ShardDirName(k.tenant, k.namespace, k.name, sh.index)
 }
 
 // reportOrphans names the directories that no stream of the catalog has.
@@ -141,10 +181,10 @@ func (b *Broker) reportOrphans() {
 		b.o.Log.Warn("root of shards cannot be listed", "dir", b.o.Root, "error", err)
 		return
 	}
-	known := map[string]bool{asideDir: true, trashDir: true, "caches": true, "counters": true, "groups": true, "meta": true}
+	known := map[string]bool{asideDir: true, trashDir: true, cachesDir: true, countersDir: true, "groups": true, "meta": true}
 	b.Streams(func(s *Stream) {
 		for i := range s.shards {
-			known[b.dirName(&s.shards[i])] = true
+			known[s.shards[i].dirName()] = true
 		}
 	})
 	for _, e := range entries {
@@ -155,19 +195,5 @@ func (b *Broker) reportOrphans() {
 				b.o.Events.OnOrphan(dir)
 			}
 		}
-	}
-}
-
-// waitBefore waits until the directories of the stream that had the name are out of
-// the way.
-func (s *Stream) waitBefore(ctx context.Context) bool {
-	if s.before == nil {
-		return true
-	}
-	select {
-	case <-s.before:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

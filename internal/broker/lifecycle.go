@@ -13,32 +13,32 @@ import (
 	"github.com/felixlog/felix/storage"
 )
 
-// open has the shards of a stream opened: those in memory at once, those with a log by
-// the workers.
-func (b *Broker) open(s *Stream) {
-	def := s.Meta()
-	b.progress.add(len(s.shards))
-	for i := range s.shards {
-		sh := &s.shards[i]
-		if !def.Durable {
-			b.opened(sh, partition.NewMemory(b.options(sh, def)), nil)
+// open has the shards of a stream or cache opened: those in memory at once, those with a
+// log by the workers.
+func (b *Broker) open(r *resource) {
+	b.progress.add(len(r.shards))
+	for i := range r.shards {
+		sh := &r.shards[i]
+		if !r.def.durable() {
+			u, err := r.def.openShard(b.life, sh, "")
+			b.opened(sh, u, err)
 			continue
 		}
-		s.openers.Add(1)
+		r.openers.Add(1)
 		ok := b.opening.submit(func() {
-			defer s.openers.Done()
+			defer r.openers.Done()
 			b.openShard(sh)
 		})
 		if !ok {
-			s.openers.Done()
+			r.openers.Done()
 			sh.set(&status{state: partition.Closed})
 		}
 	}
 }
 
 // opened publishes how the opening of a shard ended.
-func (b *Broker) opened(sh *shard, p *partition.Partition, err error) {
-	st := &status{state: partition.Active, partition: p}
+func (b *Broker) opened(sh *shard, u unit, err error) {
+	st := &status{state: partition.Active, unit: u}
 	if err != nil {
 		st = &status{state: partition.Damaged, err: err}
 		b.o.Log.Error("shard is out of service", "shard", sh.name, "error", err)
@@ -57,36 +57,44 @@ func (b *Broker) tried(failed bool) {
 }
 
 func (b *Broker) openShard(sh *shard) {
-	s := sh.stream
-	if !s.waitBefore(b.life) || s.Deleted() || b.life.Err() != nil {
+	r := sh.owner
+	if !r.waitBefore(b.life) || r.Deleted() || b.life.Err() != nil {
 		sh.set(&status{state: partition.Closed})
 		b.tried(false)
 		return
 	}
-	p, err := b.openLog(b.life, sh)
-	if err != nil && (s.Deleted() || b.life.Err() != nil) {
+	u, err := b.openLog(b.life, sh)
+	if err != nil && (r.Deleted() || b.life.Err() != nil) {
 		sh.set(&status{state: partition.Closed})
 		b.tried(false)
 		return
 	}
-	b.opened(sh, p, err)
-	if p != nil {
-		// A change of the definition that came meanwhile found no partition.
-		def := s.Meta()
-		p.Configure(int(def.RecordLimit()), def.StorePublisher, b.retention(def))
+	b.opened(sh, u, err)
+	if err == nil {
+		// A change of the definition that came meanwhile found no unit.
+		r.def.opened(u)
 	}
 }
 
-func (b *Broker) openLog(ctx context.Context, sh *shard) (*partition.Partition, error) {
-	def := sh.stream.Meta()
-	dir, c, err := claim(b.o.FS, b.o.Root, b.dirName(sh), def.Incarnation)
+func (b *Broker) openLog(ctx context.Context, sh *shard) (unit, error) {
+	dir, err := b.claim(sh, sh.owner.root)
 	if err != nil {
 		return nil, err
+	}
+	return sh.owner.def.openShard(ctx, sh, dir)
+}
+
+// claim makes sure that the directory of a shard below root is that of its incarnation.
+func (b *Broker) claim(sh *shard, root string) (string, error) {
+	want := sh.owner.def.incarnation()
+	dir, c, err := claim(b.o.FS, root, sh.dirName(), want)
+	if err != nil {
+		return "", err
 	}
 	if c.setAside != "" {
 		b.o.Log.Warn("directory of another incarnation was set aside", "shard", sh.name, "moved_to", c.setAside)
 		if b.o.Events.OnSetAside != nil {
-			b.o.Events.OnSetAside(sh.name, c.setAside, c.found, def.Incarnation)
+			b.o.Events.OnSetAside(sh.name, c.setAside, c.found, want)
 		}
 	}
 	if c.adopted {
@@ -95,17 +103,17 @@ func (b *Broker) openLog(ctx context.Context, sh *shard) (*partition.Partition, 
 			b.o.Events.OnAdopted(sh.name, dir)
 		}
 	}
-	return partition.Open(ctx, dir, b.options(sh, def))
+	return dir, nil
 }
 
-func (b *Broker) options(sh *shard, def *meta.Stream) partition.Options {
-	d, l := &b.o.Defaults, &b.o.Limits
+func (b *Broker) options(s *Stream, sh *shard, dir string, def *meta.Stream) partition.Options {
+	l := &b.o.Limits
 	o := partition.Options{
 		Name:             sh.name,
 		MaxRecordBytes:   int(def.RecordLimit()),
 		StorePublisher:   def.StorePublisher,
 		Budget:           b.tenant(def.Tenant),
-		Counters:         &sh.stream.counters,
+		Counters:         &s.counters,
 		RingBytes:        l.RingBytes,
 		Rings:            b.rings,
 		QueueCapacity:    l.QueueCapacity,
@@ -129,7 +137,49 @@ func (b *Broker) options(sh *shard, def *meta.Stream) partition.Options {
 		return o
 	}
 	retention := b.retention(def)
-	o.Storage = storage.Options{
+	o.Storage = b.storage(def.Fsync)
+	o.Storage.RetentionBytes, o.Storage.RetentionAge = retention.Bytes, retention.Age
+	o.Groups = b.groups(dir, sh, def)
+	return o
+}
+
+// groupsDir is where the groups of a stream shard live, in the shard's directory.
+const groupsDir = "groups"
+
+func (b *Broker) groups(dir string, sh *shard, def *meta.Stream) *partition.GroupHome {
+	h := &partition.GroupHome{Dir: filepath.Join(dir, groupsDir)}
+	h.Storage = b.storage(def.Fsync)
+	h.Storage.SegmentBytes = b.o.Defaults.keyedSegment()
+	h.OnError = b.backgroundError
+	h.OnLost = func(shard, group string, records uint64) {
+		b.o.Log.Warn("retention removed records that a group had not settled", "shard", shard, "group", group, "records", records)
+		if b.o.Events.OnGroupLost != nil {
+			b.o.Events.OnGroupLost(shard, group, records)
+		}
+	}
+	h.OnClamped = func(shard string, groups int) {
+		b.o.Log.Warn("groups were past the end of their stream and are set back to it", "shard", shard, "groups", groups)
+		if b.o.Events.OnGroupsClamped != nil {
+			b.o.Events.OnGroupsClamped(shard, groups)
+		}
+	}
+	if def.Kind == meta.KindQueue {
+		h.HoldBytes = b.o.Limits.QueueHoldBytes
+	}
+	return h
+}
+
+func (b *Broker) backgroundError(shard, what string, err error) {
+	b.o.Log.Error("background work of a shard failed", "shard", shard, "work", what, "error", err)
+	if b.o.Events.OnBackgroundError != nil {
+		b.o.Events.OnBackgroundError(shard, what, err)
+	}
+}
+
+// storage is how a log is kept by this broker.
+func (b *Broker) storage(fsync meta.FsyncMode) storage.Options {
+	d := &b.o.Defaults
+	o := storage.Options{
 		FS:                 b.o.FS,
 		Disk:               b.o.Disk,
 		Fsync:              d.Fsync,
@@ -137,26 +187,26 @@ func (b *Broker) options(sh *shard, def *meta.Stream) partition.Options {
 		SegmentBytes:       d.SegmentBytes,
 		IndexSpacing:       d.IndexSpacing,
 		MaxRecordsPerRead:  d.MaxRecordsPerRead,
-		QueueBytes:         l.LogQueueBytes,
+		QueueBytes:         b.o.Limits.LogQueueBytes,
 		Preallocate:        d.Preallocate,
 		ZeroAhead:          d.ZeroAhead,
 		VerifyAllOnOpen:    d.VerifyAllOnOpen,
 		RepairChecksumTail: d.RepairChecksumTail,
-		RetentionBytes:     retention.Bytes,
-		RetentionAge:       retention.Age,
 		Restarted:          b.o.Restarted,
 		Clock:              b.o.Clock,
 		Events:             b.o.Storage,
 	}
-	if def.Fsync != meta.FsyncDefault {
+	if fsync != meta.FsyncDefault {
 		// The catalog holds checked definitions only.
-		if mode, err := storage.ParseFsyncMode(string(def.Fsync)); err == nil {
-			o.Storage.Fsync = mode
+		if mode, err := storage.ParseFsyncMode(string(fsync)); err == nil {
+			o.Fsync = mode
 		}
 	}
-	if stray := o.Storage.Events.OnStray; stray != nil {
-		o.Storage.Events.OnStray = func(shard, name string) {
-			if name != incarnationName && name != incarnationName+".tmp" {
+	if stray := o.Events.OnStray; stray != nil {
+		o.Events.OnStray = func(shard, name string) {
+			switch name {
+			case incarnationName, incarnationName + ".tmp", groupsDir:
+			default:
 				stray(shard, name)
 			}
 		}
@@ -175,31 +225,38 @@ func (b *Broker) retention(def *meta.Stream) storage.RetentionPolicy {
 // ReopenShard tries a damaged or poisoned shard again, as an operator asks for once
 // the reason is gone.
 func (b *Broker) ReopenShard(ctx context.Context, s *Stream, i int) error {
-	if _, err := s.Shard(i); err == nil {
-		p := s.shards[i].status.Load().partition
-		if p.State() != partition.Poisoned {
+	return b.reopen(ctx, &s.resource, i)
+}
+
+func (b *Broker) reopen(ctx context.Context, r *resource, i int) error {
+	u, err := r.unit(i)
+	if err == nil {
+		if u.State() != partition.Poisoned {
 			return nil
 		}
-		return p.Reopen(ctx)
+		return u.Reopen(ctx)
 	}
-	sh := &s.shards[i%len(s.shards)]
+	if uint(i) >= uint(len(r.shards)) {
+		return err
+	}
+	sh := &r.shards[i]
 	st := sh.status.Load()
-	if st.state != partition.Damaged || i >= len(s.shards) {
+	if st.state != partition.Damaged {
 		return sh.unavailable(st)
 	}
 	if !sh.status.CompareAndSwap(st, &status{state: partition.Opening}) {
-		return b.ReopenShard(ctx, s, i)
+		return b.reopen(ctx, r, i)
 	}
 	done := make(chan error, 1)
-	s.openers.Add(1)
+	r.openers.Add(1)
 	ok := b.opening.submit(func() {
-		defer s.openers.Done()
-		p, err := b.openLog(b.life, sh)
-		b.reopened(sh, p, err)
+		defer r.openers.Done()
+		u, err := b.openLog(b.life, sh)
+		b.reopened(sh, u, err)
 		done <- err
 	})
 	if !ok {
-		s.openers.Done()
+		r.openers.Done()
 		sh.set(&status{state: partition.Closed})
 		return ErrDraining
 	}
@@ -211,12 +268,12 @@ func (b *Broker) ReopenShard(ctx context.Context, s *Stream, i int) error {
 	}
 }
 
-func (b *Broker) reopened(sh *shard, p *partition.Partition, err error) {
+func (b *Broker) reopened(sh *shard, u unit, err error) {
 	if err != nil {
 		sh.set(&status{state: partition.Damaged, err: err})
 		return
 	}
-	sh.set(&status{state: partition.Active, partition: p})
+	sh.set(&status{state: partition.Active, unit: u})
 	b.progress.healed()
 	b.changed()
 }
@@ -224,21 +281,21 @@ func (b *Broker) reopened(sh *shard, p *partition.Partition, err error) {
 // closeWithin bounds how long a deleted shard may take to answer what is in flight.
 const closeWithin = 30 * time.Second
 
-// delete takes a stream out of service: its shards answer what is in flight and close,
-// and their directories are renamed into the trash.
-func (b *Broker) delete(s *Stream) {
+// delete takes a stream or cache out of service: its shards answer what is in flight and
+// close, and their directories are renamed into the trash.
+func (b *Broker) delete(r *resource) {
 	b.deleting.submit(func() {
-		s.openers.Wait()
-		for i := range s.shards {
-			b.deleteShard(&s.shards[i])
+		r.openers.Wait()
+		for i := range r.shards {
+			b.deleteShard(&r.shards[i])
 		}
-		close(s.gone)
+		close(r.gone)
 		b.mu.Lock()
-		if b.mu.last[s.key] == s.gone {
-			delete(b.mu.last, s.key)
+		if b.mu.last[r.lastKey()] == r.gone {
+			delete(b.mu.last, r.lastKey())
 		}
 		b.mu.Unlock()
-		b.progress.remove(len(s.shards))
+		b.progress.remove(len(r.shards))
 		b.changed()
 	})
 }
@@ -246,33 +303,40 @@ func (b *Broker) delete(s *Stream) {
 func (b *Broker) deleteShard(sh *shard) {
 	st := sh.status.Load()
 	sh.set(&status{state: partition.Closed})
-	if st.partition != nil {
+	if st.unit != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
-		err := st.partition.Delete(ctx)
+		err := st.unit.Delete(ctx)
 		cancel()
 		if err != nil {
 			b.o.Log.Warn("deleted shard closed with an error", "shard", sh.name, "error", err)
 		}
 	}
-	def := sh.stream.Meta()
-	if !def.Durable {
+	if !sh.owner.def.durable() {
 		return
 	}
-	dirName := b.dirName(sh)
-	found, err := readIncarnation(b.o.FS, filepath.Join(b.o.Root, dirName))
+	for _, root := range sh.owner.roots() {
+		b.trash(sh, root)
+	}
+}
+
+// trash moves the directory of a deleted shard below root out of the way and has it
+// removed.
+func (b *Broker) trash(sh *shard, root string) {
+	dirName, want := sh.dirName(), sh.owner.def.incarnation()
+	found, err := readIncarnation(b.o.FS, filepath.Join(root, dirName))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return
-	case err == nil && found != def.Incarnation:
-		return // never opened here: what lies there is not this stream's
+	case err == nil && found != want:
+		return // never opened here: what lies there is not this one's
 	case err == nil:
 		var trash string
-		if trash, err = moveInto(b.o.FS, b.o.Root, trashDir, dirName, def.Incarnation); err == nil {
+		if trash, err = moveInto(b.o.FS, root, trashDir, dirName, want); err == nil {
 			b.remove(trash)
 			return
 		}
 	}
-	// The next stream of this name finds another incarnation and sets it aside.
+	// The next one of this name finds another incarnation and sets it aside.
 	b.o.Log.Error("directory of a deleted shard cannot be moved", "shard", sh.name, "dir", dirName, "error", err)
 }
 
@@ -292,17 +356,19 @@ func (b *Broker) remove(dir string) {
 
 // resumeRemoval goes on with what an earlier run left in the trash.
 func (b *Broker) resumeRemoval() {
-	trash := filepath.Join(b.o.Root, trashDir)
-	entries, err := b.o.FS.ReadDir(trash)
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			b.o.Log.Warn("trash cannot be listed", "dir", trash, "error", err)
+	for _, root := range []string{b.o.Root, b.cachesRoot(), b.countersRoot()} {
+		trash := filepath.Join(root, trashDir)
+		entries, err := b.o.FS.ReadDir(trash)
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				b.o.Log.Warn("trash cannot be listed", "dir", trash, "error", err)
+			}
+			continue
 		}
-		return
-	}
-	for _, e := range entries {
-		if e.IsDir() {
-			b.remove(filepath.Join(trash, e.Name()))
+		for _, e := range entries {
+			if e.IsDir() {
+				b.remove(filepath.Join(trash, e.Name()))
+			}
 		}
 	}
 }

@@ -55,6 +55,15 @@ type Defaults struct {
 	RetentionInterval  time.Duration // 0: a minute
 }
 
+// keyedSegment is the segment size of logs that compaction keeps small: it gives back
+// whole segments, so theirs are smaller than a stream's.
+func (d *Defaults) keyedSegment() int64 {
+	if d.SegmentBytes > 0 {
+		return min(d.SegmentBytes, 16<<20)
+	}
+	return 16 << 20
+}
+
 // Limits bound what a broker takes in. Zero fields have the defaults of DefaultLimits.
 type Limits struct {
 	NodeInFlight     int64 // bytes of publishes accepted and not answered
@@ -68,6 +77,7 @@ type Limits struct {
 	ReplayBatches    int           // kept by an in-memory shard
 	ReplayBytes      int
 	LogQueueBytes    int64 // queued for one log
+	QueueHoldBytes   int64 // by which a stream of kind queue may exceed its retention for its groups
 	Recovering       int   // shards opened at once
 }
 
@@ -85,6 +95,7 @@ func DefaultLimits() Limits {
 		ReplayBatches:    partition.DefaultReplayBatches,
 		ReplayBytes:      partition.DefaultReplayBytes,
 		LogQueueBytes:    storage.DefaultQueueBytes,
+		QueueHoldBytes:   1 << 30,
 		Recovering:       max(4, 2*runtime.GOMAXPROCS(0)),
 	}
 }
@@ -104,6 +115,12 @@ type Events struct {
 	// OnProgress: another shard has been opened, or could not be. Workers call it side
 	// by side, so a lower figure may come after a higher one.
 	OnProgress func(Progress)
+	// OnGroupLost: retention removed records that a group had not settled.
+	OnGroupLost func(shard, group string, records uint64)
+	// OnGroupsClamped: groups that were past the end of their stream were set back to it.
+	OnGroupsClamped func(shard string, groups int)
+	// OnBackgroundError: compaction, a snapshot or a copy failed; it is tried again.
+	OnBackgroundError func(shard, what string, err error)
 	// Partition events, of every shard.
 	Partition partition.Events
 }
@@ -126,7 +143,7 @@ func (o *Options) normalise() error {
 		{"node_in_flight", l.NodeInFlight}, {"tenant_in_flight", l.TenantInFlight}, {"ring_bytes", int64(l.RingBytes)},
 		{"rings_bytes", l.RingsBytes}, {"queue_capacity", int64(l.QueueCapacity)}, {"max_queue_capacity", int64(l.MaxQueueCapacity)},
 		{"queue_bytes", int64(l.QueueBytes)}, {"block_for", int64(l.BlockFor)}, {"replay_batches", int64(l.ReplayBatches)},
-		{"replay_bytes", int64(l.ReplayBytes)}, {"log_queue_bytes", l.LogQueueBytes}, {"recovering", int64(l.Recovering)},
+		{"replay_bytes", int64(l.ReplayBytes)}, {"log_queue_bytes", l.LogQueueBytes}, {"queue_hold_bytes", l.QueueHoldBytes}, {"recovering", int64(l.Recovering)},
 	} {
 		if n.v < 0 {
 			return fmt.Errorf("broker: limit %s is negative", n.name)
@@ -143,6 +160,7 @@ func (o *Options) normalise() error {
 	orDefault(&l.ReplayBatches, d.ReplayBatches)
 	orDefault(&l.ReplayBytes, d.ReplayBytes)
 	orDefault(&l.LogQueueBytes, d.LogQueueBytes)
+	orDefault(&l.QueueHoldBytes, d.QueueHoldBytes)
 	orDefault(&l.Recovering, d.Recovering)
 	return nil
 }

@@ -14,15 +14,15 @@ type ShardFault struct {
 // Damaged names the shards that are damaged or poisoned.
 func (b *Broker) Damaged() []ShardFault {
 	var faults []ShardFault
-	b.Streams(func(s *Stream) {
-		for i := range s.shards {
-			sh := &s.shards[i]
+	b.resources(func(r *resource) {
+		for i := range r.shards {
+			sh := &r.shards[i]
 			st := sh.status.Load()
 			switch {
 			case st.state == partition.Damaged:
 				faults = append(faults, ShardFault{sh.name, st.state, st.err})
-			case st.partition != nil && st.partition.State() == partition.Poisoned:
-				faults = append(faults, ShardFault{sh.name, partition.Poisoned, st.partition.Health()})
+			case st.unit != nil && st.unit.State() == partition.Poisoned:
+				faults = append(faults, ShardFault{sh.name, partition.Poisoned, st.unit.Health()})
 			}
 		}
 	})
@@ -32,21 +32,12 @@ func (b *Broker) Damaged() []ShardFault {
 // ShardStates counts the shards by state.
 func (b *Broker) ShardStates() map[partition.State]int {
 	n := make(map[partition.State]int)
-	b.Streams(func(s *Stream) {
-		for i := range s.shards {
-			n[s.ShardState(i)]++
+	b.resources(func(r *resource) {
+		for i := range r.shards {
+			n[r.ShardState(i)]++
 		}
 	})
 	return n
-}
-
-// ShardState is what the i-th shard is doing.
-func (s *Stream) ShardState(i int) partition.State {
-	st := s.shards[i].status.Load()
-	if st.partition != nil {
-		return st.partition.State()
-	}
-	return st.state
 }
 
 // Stats is a broker at one moment.
@@ -57,17 +48,31 @@ type Stats struct {
 	InFlight    int64 // payload bytes of publishes accepted and not answered
 	RingBytes   int64 // kept in memory for durable subscribers
 	Subscribers int
+	Caches      int
+	Watchers    int
 }
 
 // Stats gives the broker's figures.
 func (b *Broker) Stats() Stats {
 	s := Stats{Shards: make(map[partition.State]int), Progress: b.Progress(), InFlight: b.node.Used(), RingBytes: b.rings.Used()}
+	b.resources(func(r *resource) {
+		for i := range r.shards {
+			s.Shards[r.ShardState(i)]++
+		}
+	})
 	b.Streams(func(st *Stream) {
 		s.Streams++
 		for i := range st.shards {
-			s.Shards[st.ShardState(i)]++
-			if p := st.shards[i].status.Load().partition; p != nil {
+			if p := st.partition(i); p != nil {
 				s.Subscribers += p.Subscribers()
+			}
+		}
+	})
+	b.Caches(func(c *Cache) {
+		s.Caches++
+		for i := range c.shards {
+			if u := c.open(i); u != nil {
+				s.Watchers += u.Watchers()
 			}
 		}
 	})
@@ -86,12 +91,12 @@ type StreamStats struct {
 func (s *Stream) Stats() StreamStats {
 	r := StreamStats{Tenant: s.key.tenant, Namespace: s.key.namespace, Name: s.key.name, Shards: make([]partition.Stats, len(s.shards))}
 	for i := range s.shards {
-		st := s.shards[i].status.Load()
-		r.Shards[i].State = st.state
-		if st.partition == nil {
+		r.Shards[i].State = s.ShardState(i)
+		p := s.partition(i)
+		if p == nil {
 			continue
 		}
-		r.Shards[i] = st.partition.Stats()
+		r.Shards[i] = p.Stats()
 		r.Subscribers += r.Shards[i].Subscribers
 		r.Lag = max(r.Lag, r.Shards[i].Lag)
 	}

@@ -132,6 +132,9 @@ func (c *Cache) submit(w *CacheWrite) error {
 	return nil
 }
 
+// Release is for an applied delete whose value nobody wants: it stands for Removed.
+func (w *CacheWrite) Release() { w.letGo() }
+
 func (w *CacheWrite) letGo() {
 	if w.release != nil {
 		w.release()

@@ -18,7 +18,7 @@ import (
 
 // GroupsOptions say how the consumer groups of a stream shard are kept.
 type GroupsOptions struct {
-	// Storage is how their log is kept; Hooks are set by OpenGroups. Its Fsync is the
+	// Storage is how their log is kept; Hooks are set when it is opened. Its Fsync is the
 	// stream's: an ack is as durable as the stream's records.
 	Storage storage.Options
 	// Name is the shard in errors and events: tenant/namespace/stream/shard.
@@ -91,8 +91,8 @@ type answer struct {
 // maxAnswers bounds a decision; the next request begins another.
 const maxAnswers = 1024
 
-// OpenGroups opens the groups whose log is in dir, or makes an empty one.
-func OpenGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptions) (*Groups, error) {
+// newGroups opens the groups whose log is in dir, or makes an empty one.
+func newGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptions) (*Groups, error) {
 	orDefault(&o.MaxWait, 30*time.Second)
 	if o.Now == nil {
 		o.Now = time.Now
@@ -418,10 +418,10 @@ func (g *Groups) DeleteGroup(ctx context.Context, name string) (existed bool, er
 	return existed, err
 }
 
-// Close refuses what is new with ErrClosed, finishes what is in flight and closes the
-// log. Polls that wait are answered empty.
-func (g *Groups) Close(ctx context.Context) error {
-	err := g.stop(ctx, ErrClosed)
+// close refuses what is new with why, finishes what is in flight and closes the log.
+// Polls that wait are answered empty.
+func (g *Groups) close(ctx context.Context, why error) error {
+	err := g.stop(ctx, why)
 	g.wakeAll()
 	return err
 }

@@ -26,22 +26,20 @@ type groupShard struct {
 
 func openGroups(t testing.TB, fs vfs.FS, dir string, o GroupsOptions) *groupShard {
 	t.Helper()
-	for _, d := range []string{dir + "/stream", dir + "/groups"} {
-		require.NoError(t, fs.MkdirAll(d))
-	}
-	so := storage.Options{FS: fs, SegmentBytes: 16 << 10}
-	p, err := Open(deadline(t), dir+"/stream", Options{Name: "t/n/s/0", Storage: so})
+	require.NoError(t, fs.MkdirAll(dir+"/stream"))
+	o.Storage = storage.Options{FS: fs, SegmentBytes: 64 << 10}
+	p, err := Open(deadline(t), dir+"/stream", Options{
+		Name: "t/n/s/0", Storage: storage.Options{FS: fs, SegmentBytes: 16 << 10},
+		Groups: &GroupHome{Dir: dir + "/groups", GroupsOptions: o},
+	})
 	require.NoError(t, err)
-	o.Name, o.Storage = "t/n/s/0", storage.Options{FS: fs, SegmentBytes: 64 << 10}
-	g, err := OpenGroups(deadline(t), dir+"/groups", p, o)
+	g, err := p.Groups(deadline(t))
 	require.NoError(t, err)
-	p.groups.Store(g)
 	return &groupShard{t: t, p: p, groups: g}
 }
 
 func (s *groupShard) close() {
 	s.t.Helper()
-	require.NoError(s.t, s.groups.Close(deadline(s.t)))
 	require.NoError(s.t, s.p.Close(deadline(s.t)))
 }
 
@@ -80,7 +78,6 @@ func TestUnackedRecordsComeBackAfterAKill(t *testing.T) {
 		require.NoError(t, s.ack("g", o))
 	}
 	after := fs.Kill()
-	require.Error(t, s.groups.Close(deadline(t)))
 	require.Error(t, s.p.Close(deadline(t)))
 
 	s = openGroups(t, after, "/shard", GroupsOptions{})

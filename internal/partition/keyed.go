@@ -165,6 +165,9 @@ func (k *keyed) Health() error {
 	return k.log.Health().Err
 }
 
+// Reopen makes a poisoned log serve again, if the disk lets it.
+func (k *keyed) Reopen(ctx context.Context) error { return k.log.Reopen(ctx) }
+
 // Drive does the queued work; see storage.Log.Drive.
 func (k *keyed) Drive(inline bool) { k.log.Drive(inline) }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/felixlog/felix/internal/stream"
 	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/vfs"
 )
 
 // Defaults of Options.
@@ -59,6 +60,8 @@ type Options struct {
 	NextID func() uint64
 	// Gate stands between stable and committed; nil on a single replica.
 	Gate Gate
+	// Groups is where the shard's consumer groups live; nil: it has none.
+	Groups *GroupHome
 	// Events are told what happened; all optional.
 	Events Events
 }
@@ -139,7 +142,10 @@ type Partition struct {
 
 	subs   subscribers
 	groups atomic.Pointer[Groups] // nil until one is asked for
-	ids    atomic.Uint64
+	opener groupOpener
+	// retention is the policy in force.
+	retention atomic.Pointer[storage.RetentionPolicy]
+	ids       atomic.Uint64
 
 	background background
 	closeOnce  sync.Once
@@ -150,6 +156,9 @@ type Partition struct {
 // written after the last snapshot of the producers.
 func Open(ctx context.Context, dir string, o Options) (*Partition, error) {
 	p := newPartition(o)
+	if p.o.Storage.FS == nil {
+		p.o.Storage.FS = vfs.OS()
+	}
 	so := p.o.Storage
 	so.Shard = o.Name
 	// The stream's limit may be raised while the log is open; it is checked here.
@@ -171,7 +180,20 @@ func Open(ctx context.Context, dir string, o Options) (*Partition, error) {
 	if o.Gate != nil {
 		p.readable.Store(0)
 	}
+	p.setRetention(storage.RetentionPolicy{Bytes: so.RetentionBytes, Age: so.RetentionAge})
+	if err := p.openExistingGroups(ctx); err != nil {
+		return nil, errors.Join(err, log.Close(context.WithoutCancel(ctx)))
+	}
 	return p, nil
+}
+
+// setRetention puts a policy in force, within what the groups allow.
+func (p *Partition) setRetention(r storage.RetentionPolicy) {
+	if p.o.Groups != nil {
+		r.Limit = p.retentionLimit
+	}
+	p.retention.Store(&r)
+	p.log.SetRetention(r)
 }
 
 // maxBody is the most the format holds for a payload with its publisher.
@@ -209,7 +231,7 @@ func (p *Partition) Configure(maxRecordBytes int, storePublisher bool, retention
 	p.maxRecord.Store(int64(maxRecordBytes))
 	p.storePublisher.Store(storePublisher)
 	if p.log != nil {
-		p.log.SetRetention(retention)
+		p.setRetention(retention)
 	}
 }
 
@@ -306,7 +328,7 @@ func (p *Partition) stop(ctx context.Context, why error) error {
 			p.memory.stop(why)
 			return
 		}
-		p.closeErr = p.stopLog(ctx)
+		p.closeErr = errors.Join(p.closeGroups(ctx, why), p.stopLog(ctx))
 		p.subs.stop(why)
 	})
 	return p.closeErr

@@ -22,8 +22,15 @@ func TestNegotiation(t *testing.T) {
 		features = wire.FeatureStreamShards | wire.FeatureShardOwners | wire.FeatureIdempotentProducer | wire.FeatureSequenceReused |
 			wire.FeatureErrorCodes | wire.FeatureUnsupported | wire.FeaturePublishPipeline | wire.FeatureStreamPublishWindow |
 			wire.FeatureSubscriptionLagged | wire.FeatureSubscribeQueue | wire.FeatureStreamRead | wire.FeatureRecordTimestamps |
-			wire.FeaturePublishConditional
+			wire.FeaturePublishConditional |
+			wire.FeatureConsumerGroup | wire.FeatureGroupDeadLetters | wire.FeatureGroupAdmin | wire.FeatureGroupClaimControl |
+			wire.FeatureGroupConsumer | wire.FeatureGroupPublisher |
+			wire.FeatureCacheDelete | wire.FeatureCacheWatch | wire.FeatureCacheWatchRetained | wire.FeatureCounters |
+			wire.FeatureCacheShards | wire.FeatureCacheConditional
 	)
+	extensions := []string{
+		"cache.list", "counter.add_once", "group.configure", "group.dead_letters", "group.describe", "group.list",
+	}
 	w := newWorld(t)
 	transports(t, func(t *testing.T, transport string) {
 		h := w.dial(transport)
@@ -40,7 +47,7 @@ func TestNegotiation(t *testing.T) {
 				&wire.AuthOK{ServerFlags: flags, Features: features, PublishWindow: 256, HasPublishWindow: true}},
 			{"the second word", wire.Auth{HasClientFlags: true, Features: wire.FeatureExtended | wire.FeatureInspect},
 				&wire.AuthOK{ServerFlags: flags, Features: features | wire.FeatureExtended | wire.FeatureExplicitShard}},
-			{"extensions asked, none served", wire.Auth{HasClientFlags: true, Extensions: true}, &wire.AuthOK{ServerFlags: flags, Features: features}},
+			{"extensions asked", wire.Auth{HasClientFlags: true, Extensions: true}, &wire.AuthOK{ServerFlags: flags, Features: features, Extensions: extensions}},
 			{"all bits", wire.Auth{HasClientFlags: true, ClientFlags: 0xFFFF, Features: 0xFFFF_FFFF_FFFF_FFFF &^ wire.FeaturePublishPipeline},
 				&wire.AuthOK{ServerFlags: flags, Features: features | wire.FeatureExtended | wire.FeatureExplicitShard}},
 		} {

@@ -104,7 +104,7 @@ func New(o Options) (*Server, error) {
 	if o.Durable {
 		s.flags |= durableFlags
 		s.features |= durableFeatures
-		sets = append(sets, durableHandlers())
+		sets = append(sets, durableHandlers(), groupHandlers(), cacheHandlers())
 	}
 	for _, set := range append(sets, o.Handlers...) {
 		if err := s.register(set); err != nil {

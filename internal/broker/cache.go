@@ -1,0 +1,272 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/felixlog/felix/internal/cache"
+	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/wire"
+)
+
+// Where the shards of caches lie below the root.
+const (
+	cachesDir   = "caches"
+	countersDir = "counters"
+)
+
+func (b *Broker) cachesRoot() string   { return filepath.Join(b.o.Root, cachesDir) }
+func (b *Broker) countersRoot() string { return filepath.Join(b.o.Root, countersDir) }
+
+// Cache is a cache as this node serves it. It may be kept and used as long as one likes:
+// once the cache is deleted every request to it says so.
+type Cache struct {
+	resource
+	meta   atomic.Pointer[meta.Cache]
+	totals partition.CacheCounters
+}
+
+// cacheUnit is one shard of a cache: its values, and its counters once they are asked
+// for.
+type cacheUnit struct {
+	*partition.Cache
+	mu       sync.Mutex // held while the counters are opened
+	closed   bool
+	counters atomic.Pointer[partition.Counter]
+	open     func(ctx context.Context) (*partition.Counter, error)
+}
+
+func (b *Broker) newCache(def *meta.Cache) *Cache {
+	c := new(Cache)
+	c.init(b, c, kindCache, b.cachesRoot(), key{def.Tenant, def.Namespace, def.Name}, def.Shards)
+	c.meta.Store(def)
+	return c
+}
+
+// Cache finds a cache. The error is a *wire.Failure: not_found, draining.
+func (b *Broker) Cache(tenant, namespace, name string) (*Cache, error) {
+	k := key{tenant, namespace, name}
+	if c := b.caches.Load().get(k); c != nil {
+		return c, nil
+	}
+	return nil, b.missing(kindCache, k)
+}
+
+// CheckCache says whether this broker could serve a cache, before it is written to the
+// catalog. The error is a *wire.Failure.
+func (b *Broker) CheckCache(c meta.Cache) error {
+	if b.o.Root == "" {
+		return wire.NewFailure(wire.CodeInvalidRequest, "a cache needs storage, and this broker runs with storage none")
+	}
+	if c.ReplicationFactor > 1 {
+		return wire.NewFailure(wire.CodeInvalidRequest, "a replication_factor above 1 needs a cluster; this broker stands alone")
+	}
+	return nil
+}
+
+// AwaitCache waits until a cache that is in the catalog is served here: found, and none
+// of its shards being opened. A damaged shard ends the waiting too.
+func (b *Broker) AwaitCache(ctx context.Context, tenant, namespace, name string) error {
+	n := meta.Name{Tenant: tenant, Namespace: namespace, Name: name}
+	want, err := b.o.Catalog.GetCache(ctx, n)
+	if err != nil {
+		return err
+	}
+	return b.await(ctx, func() (bool, error) {
+		c := b.caches.Load().get(key{tenant, namespace, name})
+		if c == nil || c.Meta().Incarnation != want.Incarnation {
+			now, err := b.o.Catalog.GetCache(ctx, n)
+			if err != nil {
+				return false, err
+			}
+			want = now
+			return false, nil
+		}
+		return !c.opening(), nil
+	})
+}
+
+// DeleteCache removes a cache from the catalog and waits until it is not served here any
+// more. Its directories are removed later.
+func (b *Broker) DeleteCache(ctx context.Context, tenant, namespace, name string) error {
+	k := key{tenant, namespace, name}
+	old := b.caches.Load().get(k)
+	if err := b.o.Catalog.DeleteCache(ctx, meta.Name{Tenant: tenant, Namespace: namespace, Name: name}); err != nil {
+		return err
+	}
+	return b.await(ctx, func() (bool, error) { return b.caches.Load().get(k) != old || old == nil, nil })
+}
+
+// Meta is the cache's definition; it is never changed, a later call may give another.
+func (c *Cache) Meta() *meta.Cache { return c.meta.Load() }
+
+// Totals are those over all shards of this node.
+func (c *Cache) Totals() *partition.CacheCounters { return &c.totals }
+
+// Name is the cache's full name.
+func (c *Cache) Name() (tenant, namespace, name string) {
+	return c.key.tenant, c.key.namespace, c.key.name
+}
+
+// Route is the shard of a key.
+func (c *Cache) Route(key string) int {
+	return wire.Shard(wire.RoutingModulo, []byte(key), len(c.shards))
+}
+
+// Shard is the i-th shard. The error is a *wire.Failure, as that of [Stream.Shard].
+func (c *Cache) Shard(i int) (*partition.Cache, error) {
+	u, err := c.unit(i)
+	if err != nil {
+		return nil, err
+	}
+	return u.(*cacheUnit).Cache, nil
+}
+
+// open is the i-th shard if it is open.
+func (c *Cache) open(i int) *cacheUnit {
+	u, _ := c.shards[i].status.Load().unit.(*cacheUnit)
+	return u
+}
+
+// Counters are those of the i-th shard; they are opened when they are first asked for.
+func (c *Cache) Counters(ctx context.Context, i int) (*partition.Counter, error) {
+	u, err := c.unit(i)
+	if err != nil {
+		return nil, err
+	}
+	return u.(*cacheUnit).openCounters(ctx)
+}
+
+func (u *cacheUnit) openCounters(ctx context.Context) (*partition.Counter, error) {
+	if n := u.counters.Load(); n != nil {
+		return n, nil
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if n := u.counters.Load(); n != nil {
+		return n, nil
+	}
+	if u.closed {
+		return nil, partition.ErrClosed
+	}
+	n, err := u.open(ctx)
+	if err == nil {
+		u.counters.Store(n)
+	}
+	return n, err
+}
+
+// closeCounters ends the counters, and lets nobody open them again.
+func (u *cacheUnit) closeCounters(end func(*partition.Counter) error) error {
+	u.mu.Lock()
+	u.closed = true
+	u.mu.Unlock()
+	if n := u.counters.Load(); n != nil {
+		return end(n)
+	}
+	return nil
+}
+
+// Close closes the values and the counters.
+func (u *cacheUnit) Close(ctx context.Context) error {
+	return errors.Join(u.closeCounters(func(n *partition.Counter) error { return n.Close(ctx) }), u.Cache.Close(ctx))
+}
+
+// Delete is Close for a cache that was deleted.
+func (u *cacheUnit) Delete(ctx context.Context) error {
+	return errors.Join(u.closeCounters(func(n *partition.Counter) error { return n.Delete(ctx) }), u.Cache.Delete(ctx))
+}
+
+// Reopen makes a poisoned shard serve again, if the disk lets it.
+func (u *cacheUnit) Reopen(ctx context.Context) error {
+	if n := u.counters.Load(); n != nil && n.State() == partition.Poisoned {
+		if err := n.Reopen(ctx); err != nil {
+			return err
+		}
+	}
+	if u.Cache.State() == partition.Poisoned {
+		return u.Cache.Reopen(ctx)
+	}
+	return nil
+}
+
+// State is that of the part that is worse off.
+func (u *cacheUnit) State() partition.State {
+	if n := u.counters.Load(); n != nil && u.Cache.State() == partition.Active {
+		return n.State()
+	}
+	return u.Cache.State()
+}
+
+// Health is why the state is what it is.
+func (u *cacheUnit) Health() error {
+	if err := u.Cache.Health(); err != nil {
+		return err
+	}
+	if n := u.counters.Load(); n != nil {
+		return n.Health()
+	}
+	return nil
+}
+
+func (c *Cache) options(sh *shard) partition.CacheOptions {
+	b, def := c.broker, c.Meta()
+	o := partition.CacheOptions{
+		Storage:  b.storage(def.Fsync),
+		Name:     sh.name,
+		Limits:   limitsOf(def),
+		Budget:   b.tenant(def.Tenant),
+		Counters: &c.totals,
+		NextID:   func() uint64 { return b.ids.Add(1) },
+		OnError:  b.backgroundError,
+	}
+	o.Storage.SegmentBytes = b.o.Defaults.keyedSegment()
+	return o
+}
+
+// limitsOf are the bounds of one shard: the cache's, divided by its shards.
+func limitsOf(def *meta.Cache) cache.Limits {
+	n := int64(def.Shards)
+	share := func(v int64) int64 { return (v + n - 1) / n }
+	return cache.Limits{
+		MaxKeys: int(share(int64(def.MaxKeys))), MaxBytes: share(int64(def.MaxBytes)), Evict: def.OnFull != meta.OnFullRefuse,
+	}
+}
+
+// openShard opens a shard's values.
+func (c *Cache) openShard(ctx context.Context, sh *shard, dir string) (unit, error) {
+	o := c.options(sh)
+	values, err := partition.OpenCache(ctx, dir, o)
+	if err != nil {
+		return nil, err
+	}
+	u := &cacheUnit{Cache: values}
+	u.open = func(ctx context.Context) (*partition.Counter, error) {
+		dir, err := c.broker.claim(sh, c.broker.countersRoot())
+		if err != nil {
+			return nil, err
+		}
+		return partition.OpenCounter(ctx, dir, c.options(sh))
+	}
+	return u, nil
+}
+
+// opened takes in a change of the definition that came while the shard was opened.
+func (c *Cache) opened(u unit) { u.(*cacheUnit).Configure(limitsOf(c.Meta())) }
+
+// configure takes in what may change of a cache that is served.
+func (c *Cache) configure(def *meta.Cache) {
+	c.meta.Store(def)
+	for i := range c.shards {
+		if u := c.open(i); u != nil {
+			u.Configure(limitsOf(def))
+		}
+	}
+}
+
+func (c *Cache) incarnation() uint64 { return c.Meta().Incarnation }
+func (c *Cache) durable() bool       { return true }

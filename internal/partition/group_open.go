@@ -1,0 +1,138 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"sync"
+	"sync/atomic"
+
+	"github.com/felixlog/felix/storage"
+)
+
+// GroupHome says where the groups of a stream shard live and how they are kept.
+type GroupHome struct {
+	// Dir is the directory of their log; made when the first group is asked for.
+	Dir string
+	GroupsOptions
+	// HoldBytes makes retention wait for the groups (a stream of kind queue): segments
+	// that some group has not settled stay until the log is this much larger than its
+	// retention bound. 0: retention does not wait, and what a group had not settled is
+	// lost to it.
+	HoldBytes int64
+}
+
+// groupOpener opens a shard's groups when they are first needed.
+type groupOpener struct {
+	mu      sync.Mutex // held while they are opened: others wait for the outcome
+	closed  bool
+	copying atomic.Bool
+}
+
+// openExistingGroups opens the groups if they have a log: their positions bound
+// retention from the start.
+func (p *Partition) openExistingGroups(ctx context.Context) error {
+	h := p.o.Groups
+	if h == nil || p.log == nil {
+		return nil
+	}
+	entries, err := p.o.Storage.FS.ReadDir(h.Dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = p.Groups(ctx)
+	return err
+}
+
+// Groups are the shard's consumer groups. Errors: ErrNoGroups for an in-memory stream,
+// ErrClosed, ErrDeleted, those of opening their log.
+func (p *Partition) Groups(ctx context.Context) (*Groups, error) {
+	if g := p.groups.Load(); g != nil {
+		return g, nil
+	}
+	if p.log == nil || p.o.Groups == nil {
+		return nil, ErrNoGroups
+	}
+	if err := p.serving(); err != nil {
+		return nil, err
+	}
+	p.opener.mu.Lock()
+	defer p.opener.mu.Unlock()
+	if g := p.groups.Load(); g != nil {
+		return g, nil
+	}
+	if p.opener.closed {
+		return nil, ErrClosed
+	}
+	h := p.o.Groups
+	if err := p.o.Storage.FS.MkdirAll(h.Dir); err != nil {
+		return nil, err
+	}
+	o := h.GroupsOptions
+	o.Name = p.name
+	g, err := newGroups(ctx, h.Dir, p, o)
+	if err != nil {
+		return nil, err
+	}
+	p.groups.Store(g)
+	return g, nil
+}
+
+// closeGroups ends the groups, and with them every request for them.
+func (p *Partition) closeGroups(ctx context.Context, why error) error {
+	p.opener.mu.Lock()
+	p.opener.closed = true
+	p.opener.mu.Unlock()
+	g := p.groups.Load()
+	if g == nil {
+		return nil
+	}
+	return g.close(ctx, why)
+}
+
+// retentionLimit is an offset at or above which retention may take nothing on the
+// groups' account: payloads of dead letters that have no copy yet, and of a stream of
+// kind queue what is not settled, up to HoldBytes.
+func (p *Partition) retentionLimit() storage.Offset {
+	stable := p.log.Stable()
+	g := p.groups.Load()
+	if g == nil {
+		return stable
+	}
+	limit := stable
+	if hold := p.o.Groups.HoldBytes; hold > 0 {
+		if needs, ok := g.Needs(); ok && p.bytes() <= p.retention.Load().Bytes+hold {
+			limit = min(limit, needs)
+		}
+	}
+	if uncopied := g.Uncopied(limit); uncopied < limit {
+		p.copyLetters(g, limit)
+		limit = uncopied
+	}
+	return limit
+}
+
+// copyLetters has the payloads below limit copied in the background; the next pass of
+// retention goes on.
+func (p *Partition) copyLetters(g *Groups, limit storage.Offset) {
+	if !p.opener.copying.CompareAndSwap(false, true) {
+		return
+	}
+	g.background.start(func() {
+		defer p.opener.copying.Store(false)
+		if err := g.CopyLetters(g.life, limit); err != nil && g.life.Err() == nil && g.onError != nil {
+			g.onError("copy of dead letters", err)
+		}
+	})
+}
+
+// bytes is what the stream's log takes.
+func (p *Partition) bytes() (n int64) {
+	for _, s := range p.log.Segments() {
+		n += s.Bytes
+	}
+	return n
+}

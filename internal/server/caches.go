@@ -1,0 +1,472 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+
+	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/broker"
+	"github.com/felixlog/felix/internal/cache"
+	"github.com/felixlog/felix/internal/counter"
+	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/wire"
+)
+
+// cacheHandlers serve caches and counters, on brokers with storage.
+func cacheHandlers() Handlers {
+	return Handlers{
+		Features: wire.FeatureCacheDelete | wire.FeatureCacheWatch | wire.FeatureCacheWatchRetained | wire.FeatureCounters |
+			wire.FeatureCacheShards | wire.FeatureCacheConditional,
+		Requests: map[string]Handler{
+			"cache_put":       cachePut,
+			"cache_get":       cacheGet,
+			"cache_delete":    cacheDelete,
+			"cache_put_if":    cachePutIf,
+			"cache_delete_if": cacheDeleteIf,
+			"cache_watch":     cacheWatch,
+			"cache_shards":    cacheShards,
+			"counter_add":     counterAdd,
+			"counter_get":     counterGet,
+		},
+		Extensions: map[string]Handler{
+			"cache.list":       cacheList,
+			"counter.add_once": counterAddOnce,
+		},
+	}
+}
+
+// cacheOf finds the shard of a key, and answers when the principal may not or there is
+// none.
+func (r *Request) cacheOf(tenant, namespace, name, key string, action auth.Action) *partition.Cache {
+	if !r.Allow(action, auth.CacheKeyObject(tenant, namespace, name, key)) {
+		return nil
+	}
+	ca := r.cacheNamed(tenant, namespace, name)
+	if ca == nil {
+		return nil
+	}
+	c, err := ca.Shard(ca.Route(key))
+	if err != nil {
+		r.Fail(err)
+		return nil
+	}
+	return c
+}
+
+func (r *Request) cacheNamed(tenant, namespace, name string) *broker.Cache {
+	ca, err := r.s.server.broker.Cache(tenant, namespace, name)
+	if err != nil {
+		r.Fail(err)
+		return nil
+	}
+	return ca
+}
+
+// write is a cache write with what its answer needs.
+type write struct {
+	partition.CacheWrite
+	reply  *Reply
+	answer func(w *write) (wire.Message, error)
+}
+
+var writes = sync.Pool{New: func() any { return new(write) }}
+
+// submit hands a prepared write to its shard; answer makes the answer of one that did
+// not fail.
+func (r *Request) submit(c *partition.Cache, w *write, answer func(*write) (wire.Message, error)) {
+	w.reply, w.answer = r.Defer(), answer
+	w.Done = writeDone
+	w.User = w
+	if err := c.Submit(&w.CacheWrite); err != nil {
+		w.reply.Fail(err)
+		return
+	}
+	r.Drive(c)
+}
+
+func writeDone(cw *partition.CacheWrite) {
+	w := cw.User.(*write)
+	reply, err := w.reply, cw.Err
+	var m wire.Message
+	if err == nil {
+		m, err = w.answer(w)
+	}
+	switch {
+	case err != nil:
+		reply.Fail(err)
+	case m != nil:
+		reply.Answer(m)
+	default:
+		return // answered later, and the write is still in use
+	}
+	w.reply, w.answer = nil, nil
+	writes.Put(w)
+}
+
+func cachePut(_ context.Context, r *Request) {
+	m := r.Message.(*wire.CachePut)
+	c := r.cacheOf(m.Tenant, m.Namespace, m.Cache, m.Key, auth.CacheWrite)
+	if c == nil {
+		return
+	}
+	w := writes.Get().(*write)
+	if err := w.Put([]byte(m.Key), m.Value, m.TTLMillis, m.HasTTL, cache.Always, 0, c.Now()); err != nil {
+		r.Fail(err)
+		return
+	}
+	id, hasID := m.RequestID, m.HasRequestID
+	r.submit(c, w, func(*write) (wire.Message, error) {
+		if !hasID {
+			return &wire.OK{}, nil
+		}
+		return &wire.CacheOK{RequestID: id}, nil
+	})
+}
+
+func cachePutIf(_ context.Context, r *Request) {
+	m := r.Message.(*wire.CachePutIf)
+	c := r.cacheOf(m.Tenant, m.Namespace, m.Cache, m.Key, auth.CacheWrite)
+	if c == nil {
+		return
+	}
+	cond := cache.AtVersion
+	if m.Condition.Absent {
+		cond = cache.Absent
+	}
+	w := writes.Get().(*write)
+	if err := w.Put([]byte(m.Key), m.Value, m.TTLMillis, m.HasTTL, cond, storage.Offset(m.Condition.Version), c.Now()); err != nil {
+		r.Fail(err)
+		return
+	}
+	r.submit(c, w, conditionResult(m.RequestID))
+}
+
+func cacheDeleteIf(_ context.Context, r *Request) {
+	m := r.Message.(*wire.CacheDeleteIf)
+	c := r.cacheOf(m.Tenant, m.Namespace, m.Cache, m.Key, auth.CacheWrite)
+	if c == nil {
+		return
+	}
+	w := writes.Get().(*write)
+	if err := w.Delete([]byte(m.Key), cache.AtVersion, storage.Offset(m.Version), c.Now()); err != nil {
+		r.Fail(err)
+		return
+	}
+	r.submit(c, w, conditionResult(m.RequestID))
+}
+
+func conditionResult(id uint64) func(*write) (wire.Message, error) {
+	return func(w *write) (wire.Message, error) {
+		w.Release()
+		return &wire.CacheConditionResult{Applied: w.Applied, Version: uint64(w.Version), HasVersion: w.HasVersion, RequestID: id}, nil
+	}
+}
+
+func cacheDelete(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.CacheDelete)
+	c := r.cacheOf(m.Tenant, m.Namespace, m.Cache, m.Key, auth.CacheWrite)
+	if c == nil {
+		return
+	}
+	w := writes.Get().(*write)
+	if err := w.Delete([]byte(m.Key), cache.Always, 0, c.Now()); err != nil {
+		r.Fail(err)
+		return
+	}
+	answer := &wire.CacheValue{
+		Tenant: m.Tenant, Namespace: m.Namespace, Cache: m.Cache, Key: strings.Clone(m.Key),
+		RequestID: m.RequestID, HasRequestID: m.HasRequestID,
+	}
+	conn := r.s.conn
+	r.submit(c, w, func(w *write) (wire.Message, error) {
+		if !w.Applied {
+			return answer, nil
+		}
+		// What was removed is read off the log's back: a reading of the disk has no
+		// place in the way of the next answers.
+		reply := w.reply
+		conn.run(func() {
+			value, ok, err := c.Removed(ctx, &w.CacheWrite)
+			if err != nil {
+				reply.Fail(err)
+				return
+			}
+			answer.Value, answer.HasValue = value, ok
+			reply.Answer(answer)
+		})
+		return nil, nil
+	})
+}
+
+func cacheGet(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.CacheGet)
+	c := r.cacheOf(m.Tenant, m.Namespace, m.Cache, m.Key, auth.CacheRead)
+	if c == nil {
+		return
+	}
+	v, ok, err := c.Get(ctx, []byte(m.Key))
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	r.Answer(&wire.CacheValue{
+		Tenant: m.Tenant, Namespace: m.Namespace, Cache: m.Cache, Key: m.Key, Value: v.Value, HasValue: ok,
+		RequestID: m.RequestID, HasRequestID: m.HasRequestID,
+		Version: uint64(v.Version), HasVersion: ok && r.Offers(wire.FeatureCacheConditional),
+	})
+}
+
+// cacheShards answers 0 shards for a cache that is not known: not an error.
+func cacheShards(_ context.Context, r *Request) {
+	m := r.Message.(*wire.CacheShards)
+	if !r.AllowTenant(m.Tenant) {
+		return
+	}
+	view := &wire.CacheShardsView{RequestID: m.RequestID}
+	ca, err := r.s.server.broker.Cache(m.Tenant, m.Namespace, m.Cache)
+	switch {
+	case err == nil:
+		view.Shards = uint32(ca.Shards())
+	case !isNotFound(err):
+		r.Fail(err)
+		return
+	}
+	r.Answer(view)
+}
+
+func isNotFound(err error) bool {
+	return errors.Is(broker.Failure(err), &wire.Failure{Code: wire.CodeNotFound})
+}
+
+func cacheWatch(_ context.Context, r *Request) {
+	m := r.Message.(*wire.CacheWatch)
+	if m.HasKey == m.HasPrefix {
+		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, "a watch names either a key or a prefix"))
+		return
+	}
+	if m.Retained && m.HasFromOffset {
+		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, "retained and from_offset exclude each other"))
+		return
+	}
+	object := auth.CachePrefixObject(m.Tenant, m.Namespace, m.Cache, m.Prefix)
+	if m.HasKey {
+		object = auth.CacheKeyObject(m.Tenant, m.Namespace, m.Cache, m.Key)
+	}
+	if !r.Allow(auth.CacheRead, object) {
+		return
+	}
+	ca := r.cacheNamed(m.Tenant, m.Namespace, m.Cache)
+	if ca == nil {
+		return
+	}
+	o := partition.WatchOptions{
+		Key: []byte(m.Prefix), Prefix: m.HasPrefix, From: storage.Offset(m.FromOffset), HasFrom: m.HasFromOffset, Retained: m.Retained,
+	}
+	shard := int(m.Shard)
+	switch {
+	case m.HasKey:
+		o.Key, shard = []byte(m.Key), ca.Route(m.Key)
+	case !m.HasShard && ca.Shards() > 1:
+		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, "a watch of a prefix names its shard: the cache has several"))
+		return
+	}
+	c, err := ca.Shard(shard)
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	w, err := c.Watch(o)
+	if err != nil {
+		r.failRead(err)
+		return
+	}
+	started := &wire.CacheWatchStarted{
+		SubscriptionID: w.ID(), ResumeOffset: uint64(w.ResumeOffset()), Resnapshot: w.Resnapshot(),
+		RetainedCount: uint64(w.Retained()), HasRetainedCount: m.Retained,
+	}
+	if f := r.Events(w.ID(), started, func(ctx context.Context, e *EventStream) (wire.Message, error) {
+		defer w.Close()
+		return followCache(ctx, e, w)
+	}); f != nil {
+		w.Close()
+		r.Fail(f)
+	}
+}
+
+// watchBuffer is how much of a watch is gathered before it is written.
+const watchBuffer = 64 << 10
+
+// followCache writes a watch's changes until it ends.
+func followCache(ctx context.Context, e *EventStream, w *partition.Watch) (wire.Message, error) {
+	var buf []byte
+	for {
+		buf = buf[:0]
+		err := w.Next(ctx, func(ev *partition.WatchEvent) error {
+			buf = wire.AppendMessage(buf, &wire.CacheEvent{
+				Key: string(ev.Key), Value: ev.Value, HasValue: !ev.Deleted, Offset: uint64(ev.Offset), ExpiresAtMillis: uint64(ev.Expires),
+			})
+			if len(buf) < watchBuffer {
+				return nil
+			}
+			full := buf
+			buf = nil
+			return e.Write(full)
+		})
+		if len(buf) > 0 {
+			if err := e.Write(buf); err != nil {
+				return nil, err
+			}
+		}
+		if lag, ok := errors.AsType[*partition.WatchLaggedError](err); ok {
+			return &wire.CacheWatchLagged{ResumeFrom: uint64(lag.ResumeFrom)}, nil
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, partition.ErrDeleted), errors.Is(err, partition.ErrUnsubscribed):
+			return nil, nil
+		default:
+			return nil, ErrReset
+		}
+	}
+}
+
+// counterOf finds the counters of a key's shard, and answers when the principal may not
+// or there are none.
+func (r *Request) counterOf(ctx context.Context, tenant, namespace, name, key string, action auth.Action) *partition.Counter {
+	if !r.Allow(action, auth.CacheKeyObject(tenant, namespace, name, key)) {
+		return nil
+	}
+	ca := r.cacheNamed(tenant, namespace, name)
+	if ca == nil {
+		return nil
+	}
+	if err := cache.CheckKey([]byte(key)); err != nil {
+		r.Fail(err)
+		return nil
+	}
+	c, err := ca.Counters(ctx, ca.Route(key))
+	if err != nil {
+		r.Fail(err)
+		return nil
+	}
+	return c
+}
+
+// add submits an addition; answer makes the answer from the sum.
+func (r *Request) add(c *partition.Counter, a *partition.CounterAdd, answer func(sum int64, repeated bool) wire.Message) {
+	reply := r.Defer()
+	a.Done = func(a *partition.CounterAdd) {
+		repeated := errors.Is(a.Err, counter.ErrRepeated)
+		if a.Err != nil && !repeated {
+			reply.Fail(a.Err)
+			return
+		}
+		reply.Answer(answer(a.Sum, repeated))
+	}
+	if err := c.Submit(a); err != nil {
+		reply.Fail(err)
+		return
+	}
+	r.Drive(c)
+}
+
+func counterAdd(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.CounterAdd)
+	c := r.counterOf(ctx, m.Tenant, m.Namespace, m.Cache, m.Key, auth.CacheWrite)
+	if c == nil {
+		return
+	}
+	id := m.RequestID
+	r.add(c, &partition.CounterAdd{Key: []byte(m.Key), Delta: m.Delta}, func(sum int64, _ bool) wire.Message {
+		return &wire.CounterValue{Value: sum, HasValue: true, RequestID: id}
+	})
+}
+
+func counterGet(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.CounterGet)
+	c := r.counterOf(ctx, m.Tenant, m.Namespace, m.Cache, m.Key, auth.CacheRead)
+	if c == nil {
+		return
+	}
+	sum, ok, err := c.Get([]byte(m.Key))
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	r.Answer(&wire.CounterValue{Value: sum, HasValue: ok, RequestID: m.RequestID})
+}
+
+// addOnceBody is the body of counter.add_once: an addition that a retry does not repeat.
+type addOnceBody struct {
+	Tenant    string `json:"tenant_id"`
+	Namespace string `json:"namespace"`
+	Cache     string `json:"cache"`
+	Key       string `json:"key"`
+	Delta     int64  `json:"delta"`
+	Producer  uint64 `json:"producer_id"`
+	Sequence  uint64 `json:"sequence"`
+}
+
+func counterAddOnce(ctx context.Context, r *Request) {
+	var q addOnceBody
+	m, ok := r.body(&q)
+	if !ok {
+		return
+	}
+	c := r.counterOf(ctx, q.Tenant, q.Namespace, q.Cache, q.Key, auth.CacheWrite)
+	if c == nil {
+		return
+	}
+	asked := *m
+	a := &partition.CounterAdd{Key: []byte(q.Key), Delta: q.Delta, Tag: &counter.Tag{Producer: q.Producer, Sequence: q.Sequence}}
+	r.add(c, a, func(sum int64, repeated bool) wire.Message {
+		return extended(&asked, map[string]any{"value": sum, "repeated": repeated})
+	})
+}
+
+// cacheListBody is the body of cache.list, for one shard of a cache.
+type cacheListBody struct {
+	Tenant    string `json:"tenant_id"`
+	Namespace string `json:"namespace"`
+	Cache     string `json:"cache"`
+	Shard     int    `json:"shard"`
+	Prefix    string `json:"prefix"`
+	After     string `json:"after"`
+	Limit     int    `json:"limit"`
+}
+
+// maxKeysListed bounds one page of keys.
+const maxKeysListed = 1000
+
+func cacheList(_ context.Context, r *Request) {
+	var q cacheListBody
+	m, ok := r.body(&q)
+	if !ok || !r.Allow(auth.CacheRead, auth.CachePrefixObject(q.Tenant, q.Namespace, q.Cache, q.Prefix)) {
+		return
+	}
+	ca := r.cacheNamed(q.Tenant, q.Namespace, q.Cache)
+	if ca == nil {
+		return
+	}
+	c, err := ca.Shard(q.Shard)
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	limit := q.Limit
+	if limit <= 0 || limit > maxKeysListed {
+		limit = maxKeysListed
+	}
+	keys, more, err := c.Keys([]byte(q.Prefix), []byte(q.After), limit)
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	if keys == nil {
+		keys = []string{}
+	}
+	r.Answer(extended(m, map[string]any{"keys": keys, "more": more}))
+}

@@ -1,0 +1,449 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/partition"
+	groups "github.com/felixlog/felix/internal/queue"
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
+	"github.com/felixlog/felix/wire"
+)
+
+// groupHandlers serve consumer groups, on brokers that keep durable streams.
+func groupHandlers() Handlers {
+	return Handlers{
+		Features: wire.FeatureConsumerGroup | wire.FeatureGroupDeadLetters | wire.FeatureGroupAdmin |
+			wire.FeatureGroupClaimControl | wire.FeatureGroupConsumer | wire.FeatureGroupPublisher,
+		Requests: map[string]Handler{
+			"group_poll":         groupPoll,
+			"group_ack":          groupAck,
+			"group_nack":         groupNack,
+			"group_extend":       groupExtend,
+			"group_dead_letter":  groupGiveUp,
+			"group_dead_letters": groupDeadLetters,
+			"group_discard":      groupDiscard,
+			"group_redrive":      groupRedrive,
+			"group_seek":         groupSeek,
+			"group_describe":     groupDescribe,
+			"group_delete":       groupDelete,
+		},
+		Extensions: map[string]Handler{
+			"group.configure":    groupConfigure,
+			"group.describe":     groupDescribeAll,
+			"group.list":         groupList,
+			"group.dead_letters": groupLetters,
+		},
+	}
+}
+
+// groupsOf finds the groups of a request's shard, and answers when the principal may not
+// or there is no such shard.
+func (r *Request) groupsOf(ctx context.Context, ref *wire.GroupRef, action auth.Action) (*partition.Groups, *partition.Partition) {
+	if !r.Allow(action, auth.GroupObject(ref.Tenant, ref.Namespace, ref.Stream, ref.Group)) {
+		return nil, nil
+	}
+	return r.groupsOfShard(ctx, ref)
+}
+
+func (r *Request) groupsOfShard(ctx context.Context, ref *wire.GroupRef) (*partition.Groups, *partition.Partition) {
+	st, err := r.s.server.broker.Stream(ref.Tenant, ref.Namespace, ref.Stream)
+	if err != nil {
+		r.Fail(err)
+		return nil, nil
+	}
+	p, err := st.Shard(int(ref.Shard))
+	if err != nil {
+		r.Fail(err)
+		return nil, nil
+	}
+	g, err := p.Groups(ctx)
+	if err != nil {
+		r.Fail(err)
+		return nil, nil
+	}
+	return g, p
+}
+
+// millis is a duration in milliseconds of the wire; what no duration can hold is the
+// longest.
+func millis(ms uint64) time.Duration {
+	return time.Duration(min(ms, uint64(1<<63-1)/uint64(time.Millisecond))) * time.Millisecond
+}
+
+func groupPoll(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.GroupPoll)
+	g, _ := r.groupsOf(ctx, &m.GroupRef, auth.GroupConsume)
+	if g == nil {
+		return
+	}
+	if m.HasConsumer && (m.Consumer == "" || len(m.Consumer) > groups.MaxConsumerName) {
+		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, fmt.Sprintf("consumer name of %d bytes, want 1 to %d", len(m.Consumer), groups.MaxConsumerName)))
+		return
+	}
+	call := partition.PollCall{
+		Group: m.Group, Max: int(min(m.MaxRecords, groups.MaxPollRecords)), Wait: millis(m.WaitMillis),
+		Visibility: min(millis(m.VisibilityMillis), groups.MaxVisibility), Conn: r.ConnectionID(), Reclaim: m.Reclaim,
+	}
+	if m.HasConsumer {
+		call.Member = m.Consumer + "\x00" + r.Principal().Subject
+	}
+	records, err := g.Poll(ctx, call)
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	answer := &wire.GroupRecords{RequestID: m.RequestID, Records: make([]wire.GroupRecord, len(records))}
+	times, publishers := r.Offers(wire.FeatureRecordTimestamps), r.Offers(wire.FeatureGroupPublisher)
+	for i := range records {
+		rec := &records[i]
+		w := &answer.Records[i]
+		w.Offset, w.Payload, w.Attempts = uint64(rec.Offset), rec.Payload, rec.Attempts
+		if times && rec.Timestamp > 0 {
+			w.TimestampMicros, w.HasTimestampMicros = uint64(rec.Timestamp), true
+		}
+		if publishers {
+			w.Publisher = string(rec.Publisher)
+		}
+	}
+	r.Answer(answer)
+}
+
+// groupDecide runs op on a group and answers when what it decided is durable. Requests
+// that arrive together are decided together.
+func (r *Request) groupDecide(ctx context.Context, ref *wire.GroupRef, action auth.Action, create bool, op partition.GroupOp, answer func() wire.Message) {
+	g, _ := r.groupsOf(ctx, ref, action)
+	if g == nil {
+		return
+	}
+	reply := r.Defer()
+	err := g.Submit(ref.Group, create, op, func(err error) {
+		if err != nil {
+			reply.Fail(err)
+			return
+		}
+		reply.Answer(answer())
+	})
+	if err != nil {
+		reply.Fail(err)
+		return
+	}
+	r.Drive(g)
+}
+
+func done(id uint64) func() wire.Message {
+	return func() wire.Message { return &wire.CacheOK{RequestID: id} }
+}
+
+func groupAck(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.GroupAck)
+	at := storage.Offset(m.Offset)
+	r.groupDecide(ctx, &m.GroupRef, auth.GroupConsume, true, func(now segment.Micros, g *groups.Group, _, tail storage.Offset) error {
+		return g.Ack(now, at, tail)
+	}, done(m.RequestID))
+}
+
+func groupNack(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.GroupNack)
+	n := groups.NackRequest{Offset: storage.Offset(m.Offset), Attempts: m.Attempts, Delay: millis(m.DelayMillis), HasDelay: m.HasDelay}
+	named := m.Attempts != 0
+	r.groupDecide(ctx, &m.GroupRef, auth.GroupConsume, true, func(now segment.Micros, g *groups.Group, _, tail storage.Offset) error {
+		n.Tail = tail
+		return fatalStale(g.Nack(now, n), named)
+	}, done(m.RequestID))
+}
+
+// fatalStale makes a stale claim fatal where the request named its delivery: asking
+// again cannot help.
+func fatalStale(err error, named bool) error {
+	if named && errors.Is(err, groups.ErrStale) {
+		return wire.NewFailure(wire.CodeStaleClaim, err.Error()).WithRetry(wire.RetryFatal)
+	}
+	return err
+}
+
+func groupExtend(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.GroupExtend)
+	at, attempts, by, id := storage.Offset(m.Offset), m.Attempts, millis(m.ExtendMillis), m.RequestID
+	var stands time.Duration
+	r.groupDecide(ctx, &m.GroupRef, auth.GroupConsume, true, func(now segment.Micros, g *groups.Group, _, tail storage.Offset) (err error) {
+		stands, err = g.Extend(now, at, attempts, by, tail)
+		return fatalStale(err, true)
+	}, func() wire.Message {
+		return &wire.GroupExtended{VisibleMillis: uint64(stands / time.Millisecond), RequestID: id}
+	})
+}
+
+func groupGiveUp(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.GroupDeadLetter)
+	at := storage.Offset(m.Offset)
+	r.groupDecide(ctx, &m.GroupRef, auth.GroupConsume, true, func(now segment.Micros, g *groups.Group, _, tail storage.Offset) error {
+		return g.GiveUp(now, at, tail)
+	}, done(m.RequestID))
+}
+
+func groupDeadLetters(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.GroupDeadLetters)
+	answer := &wire.GroupDeadLetterList{RequestID: m.RequestID, Offsets: []uint64{}}
+	r.groupDecide(ctx, &m.GroupRef, auth.GroupConsume, false, func(now segment.Micros, g *groups.Group, _, _ storage.Offset) error {
+		if g != nil {
+			g.Tick(now)
+			for _, o := range g.DeadLetters() {
+				answer.Offsets = append(answer.Offsets, uint64(o))
+			}
+		}
+		return nil
+	}, func() wire.Message { return answer })
+}
+
+func groupDiscard(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.GroupDiscard)
+	at := storage.Offset(m.Offset)
+	r.groupDecide(ctx, &m.GroupRef, auth.GroupManage, false, func(_ segment.Micros, g *groups.Group, _, _ storage.Offset) error {
+		if g != nil {
+			g.Discard(at)
+		}
+		return nil
+	}, done(m.RequestID))
+}
+
+func groupRedrive(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.GroupRedrive)
+	at := storage.Offset(m.Offset)
+	r.groupDecide(ctx, &m.GroupRef, auth.GroupManage, false, func(_ segment.Micros, g *groups.Group, _, _ storage.Offset) error {
+		if g == nil {
+			return fmt.Errorf("%w: %d", groups.ErrNotDead, at)
+		}
+		return g.Redrive(at)
+	}, done(m.RequestID))
+}
+
+func groupSeek(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.GroupSeek)
+	start, ifNew := m.Start, m.IfNew
+	answer := &wire.GroupPosition{RequestID: m.RequestID}
+	r.groupDecide(ctx, &m.GroupRef, auth.GroupManage, true, func(_ segment.Micros, g *groups.Group, head, tail storage.Offset) (err error) {
+		to := tail
+		switch start.Kind {
+		case wire.StartEarliest:
+			to = head
+		case wire.StartOffset:
+			to = storage.Offset(start.Offset)
+		}
+		answer.Moved, err = g.Seek(to, head, tail, ifNew)
+		answer.Offset = uint64(g.Position())
+		return err
+	}, func() wire.Message { return answer })
+}
+
+func groupDescribe(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.GroupDescribe)
+	answer := &wire.GroupInfo{RequestID: m.RequestID}
+	r.groupDecide(ctx, &m.GroupRef, auth.GroupConsume, false, func(now segment.Micros, g *groups.Group, head, tail storage.Offset) error {
+		answer.Tail = uint64(tail)
+		if g == nil {
+			return nil
+		}
+		s := g.Stats(now, head, tail)
+		answer.Committed, answer.HasCommitted = uint64(s.Position), s.Exists
+		answer.InFlight, answer.Owed, answer.DeadLetters = s.Claimed+s.Delayed, s.Owed, s.Dead
+		return nil
+	}, func() wire.Message { return answer })
+}
+
+func groupDelete(ctx context.Context, r *Request) {
+	m := r.Message.(*wire.GroupDelete)
+	g, _ := r.groupsOf(ctx, &m.GroupRef, auth.GroupManage)
+	if g == nil {
+		return
+	}
+	existed, err := g.DeleteGroup(ctx, m.Group)
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	r.Answer(&wire.GroupDeleted{Existed: existed, RequestID: m.RequestID})
+}
+
+// groupBody is what the group extensions ask about.
+type groupBody struct {
+	Tenant    string `json:"tenant_id"`
+	Namespace string `json:"namespace"`
+	Stream    string `json:"stream"`
+	Shard     uint32 `json:"shard"`
+	Group     string `json:"group"`
+	From      uint64 `json:"from,omitempty"`
+	Limit     int    `json:"limit,omitempty"`
+
+	Config *groupConfig `json:"config,omitempty"`
+}
+
+// groupConfig is a group's configuration on the wire; absent fields are the defaults.
+type groupConfig struct {
+	VisibilityMillis uint64  `json:"visibility_ms,omitempty"`
+	MaxAttempts      int     `json:"max_attempts,omitempty"`
+	BackoffMillis    uint64  `json:"backoff_ms,omitempty"`
+	BackoffMaxMillis uint64  `json:"backoff_max_ms,omitempty"`
+	BackoffFactor    float64 `json:"backoff_factor,omitempty"`
+	MaxInFlight      int     `json:"max_in_flight,omitempty"`
+	Exclusive        bool    `json:"exclusive,omitempty"`
+}
+
+func configOf(c groups.Config) groupConfig {
+	return groupConfig{
+		VisibilityMillis: uint64(c.Visibility / time.Millisecond), MaxAttempts: c.MaxAttempts,
+		BackoffMillis: uint64(c.Backoff / time.Millisecond), BackoffMaxMillis: uint64(c.BackoffMax / time.Millisecond),
+		BackoffFactor: c.Factor, MaxInFlight: c.MaxInFlight, Exclusive: c.Exclusive,
+	}
+}
+
+// body decodes the body of an extension request, and answers when it is not as it should
+// be.
+func (r *Request) body(v any) (*wire.Extension, bool) {
+	m := r.Message.(*wire.Extension)
+	if err := json.Unmarshal(m.Body, v); err != nil {
+		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, "body of extension "+m.Name+": "+err.Error()))
+		return nil, false
+	}
+	return m, true
+}
+
+// extended is the answer to an extension request.
+func extended(m *wire.Extension, body any) wire.Message {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return &wire.Error{Failure: *wire.NewFailure(wire.CodeInternal, "answer of extension "+m.Name+": "+err.Error())}
+	}
+	return &wire.ExtensionOK{Name: m.Name, RequestID: m.RequestID, HasRequestID: m.HasRequestID, Body: b}
+}
+
+func (r *Request) groupExtension(ctx context.Context, action auth.Action) (m *wire.Extension, q groupBody, ref *wire.GroupRef, ok bool) {
+	if m, ok = r.body(&q); !ok {
+		return nil, q, nil, false
+	}
+	// The message's memory is the handler's; what outlives it is copied.
+	copied := *m
+	return &copied, q, &wire.GroupRef{Tenant: q.Tenant, Namespace: q.Namespace, Stream: q.Stream, Shard: q.Shard, Group: q.Group}, true
+}
+
+func groupConfigure(ctx context.Context, r *Request) {
+	m, q, ref, ok := r.groupExtension(ctx, auth.GroupManage)
+	if !ok {
+		return
+	}
+	if q.Config == nil {
+		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, "body of extension group.configure: config is missing"))
+		return
+	}
+	c := groups.Config{
+		Visibility: millis(q.Config.VisibilityMillis), MaxAttempts: q.Config.MaxAttempts, Backoff: millis(q.Config.BackoffMillis),
+		BackoffMax: millis(q.Config.BackoffMaxMillis), Factor: q.Config.BackoffFactor, MaxInFlight: q.Config.MaxInFlight,
+		Exclusive: q.Config.Exclusive,
+	}
+	r.groupDecide(ctx, ref, auth.GroupManage, true, func(_ segment.Micros, g *groups.Group, _, _ storage.Offset) error {
+		return g.Configure(c)
+	}, func() wire.Message { return extended(m, configOf(c)) })
+}
+
+// groupStats is a group's books on the wire.
+type groupStats struct {
+	Group     string      `json:"group"`
+	Exists    bool        `json:"exists"`
+	Start     uint64      `json:"start"`
+	Position  uint64      `json:"position"`
+	Tail      uint64      `json:"tail"`
+	Ready     uint64      `json:"ready"`
+	Owed      uint64      `json:"owed"`
+	Delayed   uint64      `json:"delayed"`
+	Claimed   uint64      `json:"claimed"`
+	Acked     uint64      `json:"acked"`
+	Dead      uint64      `json:"dead"`
+	Discarded uint64      `json:"discarded"`
+	Lost      uint64      `json:"lost"`
+	Lag       uint64      `json:"lag"`
+	Config    groupConfig `json:"config"`
+}
+
+func statsOf(g *groups.Group, s groups.Stats) groupStats {
+	return groupStats{
+		Group: g.Name(), Exists: s.Exists, Start: uint64(s.Start), Position: uint64(s.Position), Tail: uint64(s.Tail), Ready: s.Ready, Owed: s.Owed,
+		Delayed: s.Delayed, Claimed: s.Claimed, Acked: s.Acked, Dead: s.Dead, Discarded: s.Discarded, Lost: s.Lost, Lag: s.Lag,
+		Config: configOf(g.Config()),
+	}
+}
+
+func groupDescribeAll(ctx context.Context, r *Request) {
+	m, q, ref, ok := r.groupExtension(ctx, auth.GroupConsume)
+	if !ok {
+		return
+	}
+	answer := groupStats{Group: q.Group}
+	r.groupDecide(ctx, ref, auth.GroupConsume, false, func(now segment.Micros, g *groups.Group, head, tail storage.Offset) error {
+		answer.Tail = uint64(tail)
+		if g != nil {
+			answer = statsOf(g, g.Stats(now, head, tail))
+		}
+		return nil
+	}, func() wire.Message { return extended(m, answer) })
+}
+
+func groupList(ctx context.Context, r *Request) {
+	m, q, ref, ok := r.groupExtension(ctx, auth.GroupConsume)
+	if !ok || !r.Allow(auth.StreamSubscribe, auth.StreamObject(q.Tenant, q.Namespace, q.Stream)) {
+		return
+	}
+	g, _ := r.groupsOfShard(ctx, ref)
+	if g == nil {
+		return
+	}
+	names := g.Names()
+	if names == nil {
+		names = []string{}
+	}
+	r.Answer(extended(m, map[string][]string{"groups": names}))
+}
+
+// letter is a dead letter on the wire.
+type letter struct {
+	Offset   uint64 `json:"offset"`
+	Attempts uint32 `json:"attempts"`
+	Reason   string `json:"reason"`
+	AtMicros uint64 `json:"at_micros"`
+	Payload  []byte `json:"payload"`
+}
+
+// maxLetters bounds one page of dead letters with their payloads.
+const maxLetters = 100
+
+func groupLetters(ctx context.Context, r *Request) {
+	m, q, ref, ok := r.groupExtension(ctx, auth.GroupConsume)
+	if !ok {
+		return
+	}
+	g, _ := r.groupsOf(ctx, ref, auth.GroupConsume)
+	if g == nil {
+		return
+	}
+	limit := q.Limit
+	if limit <= 0 || limit > maxLetters {
+		limit = maxLetters
+	}
+	letters, more, err := g.Letters(ctx, q.Group, storage.Offset(q.From), limit)
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	body := struct {
+		Letters []letter `json:"letters"`
+		More    bool     `json:"more"`
+	}{Letters: make([]letter, len(letters)), More: more}
+	for i, l := range letters {
+		body.Letters[i] = letter{Offset: uint64(l.Offset), Attempts: l.Attempts, Reason: l.Reason.String(), AtMicros: uint64(l.At), Payload: l.Payload}
+	}
+	r.Answer(extended(m, body))
+}
