@@ -39,16 +39,20 @@ type recovery struct {
 	restarted bool
 	report    RecoveryReport
 
-	segs     []*foundSegment // good, ascending
-	remove   []string        // unfinished rolls, orphan indexes, temporaries
-	indexes  map[SegmentID]bool
-	mark     segment.Mark
-	hasMark  bool
-	hasLost  bool // there is a lost/
-	epochs   []GenerationStart
-	epochsOK bool
-	gens     []GenerationStart
-	total    int64 // bytes of segments, for progress
+	found      []*foundSegment // all there are, ascending
+	keep       bool            // files stay open between looks
+	segs       []*foundSegment // good, ascending
+	remove     []string        // unfinished rolls, orphan indexes, temporaries
+	indexes    map[SegmentID]bool
+	mark       segment.Mark
+	hasMark    bool
+	hasLost    bool // there is a lost/
+	hasReplica bool
+	hasEpochs  bool
+	epochs     []GenerationStart
+	epochsOK   bool
+	gens       []GenerationStart
+	total      int64 // bytes of segments, for progress
 
 	cut      *cutPlan
 	lost     []*foundSegment // to be moved to lost/, ascending
@@ -59,6 +63,7 @@ type recovery struct {
 // foundSegment is a segment as recovery sees it.
 type foundSegment struct {
 	id      SegmentID
+	file    vfs.File // while it is kept open
 	size    int64
 	state   segment.HeaderFinding
 	damage  *segment.Corruption // of the header
@@ -87,13 +92,30 @@ func (l *Log) recover(ctx context.Context, restarted bool) (*recovery, error) {
 	if err := r.list(); err != nil {
 		return nil, err
 	}
-	if err := r.examine(); err != nil {
+	r.keep = len(r.segs) <= keptOpen
+	if err := errors.Join(r.examine(), r.closeKept()); err != nil {
 		return nil, r.describe(err)
 	}
 	if err := r.repair(); err != nil {
 		return nil, fmt.Errorf("storage: recover %s: %w", l.dir, err)
 	}
 	return r, nil
+}
+
+// keptOpen is how many segments recovery holds open at once.
+const keptOpen = 4
+
+// closeKept closes the files that were kept open.
+func (r *recovery) closeKept() error {
+	var errs []error
+	for _, s := range r.found {
+		if s.file != nil {
+			errs = append(errs, s.file.Close())
+			s.file = nil
+		}
+	}
+	r.keep = false
+	return errors.Join(errs...)
 }
 
 // describe wraps damage with what an operator can do about it.
@@ -129,6 +151,10 @@ func (r *recovery) list() error {
 		switch class {
 		case segment.NameLost:
 			r.hasLost = true
+		case segment.NameReplica:
+			r.hasReplica = true
+		case segment.NameEpochs:
+			r.hasEpochs = true
 		case segment.NameSegment:
 			r.segs = append(r.segs, &foundSegment{id: id})
 		case segment.NameIndex:
@@ -148,11 +174,17 @@ func (r *recovery) list() error {
 		}
 		return 1
 	})
-	if _, err := segment.ReadReplica(l.fs, l.dir); err != nil {
-		return r.describe(err)
+	r.found = slices.Clone(r.segs)
+	if r.hasReplica {
+		if _, err := segment.ReadReplica(l.fs, l.dir); err != nil {
+			return r.describe(err)
+		}
 	}
 	if r.mark, r.hasMark, err = segment.ReadMark(l.fs, l.dir); err != nil {
 		return fmt.Errorf("storage: read durable mark: %w", err)
+	}
+	if !r.hasEpochs {
+		return nil
 	}
 	b, err := segment.ReadFile(l.fs, l.dir, segment.EpochsName, maxEpochsFile)
 	var c *segment.Corruption
@@ -175,8 +207,19 @@ func (r *recovery) open(s *foundSegment, flag vfs.Flag) (vfs.File, error) {
 	return r.l.fs.OpenFile(filepath.Join(r.l.dir, segment.SegmentName(s.id)), flag)
 }
 
-// with calls f with a segment's file.
+// with calls f with a segment's file. A log of few segments keeps them open while it is
+// examined.
 func (r *recovery) with(s *foundSegment, flag vfs.Flag, f func(vfs.File) error) error {
+	if flag == vfs.ReadOnly && r.keep {
+		if s.file == nil {
+			file, err := r.open(s, flag)
+			if err != nil {
+				return err
+			}
+			s.file = file
+		}
+		return f(s.file)
+	}
 	file, err := r.open(s, flag)
 	if err != nil {
 		return err

@@ -43,8 +43,14 @@ func (r *recovery) syncDir() error {
 
 // storeNames flushes the directory as it was found: a name that can be listed is not a
 // stored one, after a kill or a flush of the directory that failed. For a log that is to
-// begin that goes for the directory's own name too, and those above it.
+// begin that goes for the directory's own name too, and those above it. Where the mark
+// vouches for all there is, it vouches for the names: each was flushed before what is in
+// its file counted, and the mark's own before it said anything. Names that somebody acts
+// on without the mark are flushed in any case.
 func (r *recovery) storeNames() error {
+	if r.vouched() && !r.hasLost && !r.hasReplica {
+		return nil
+	}
 	if err := r.syncDir(); err != nil {
 		return err
 	}
@@ -66,6 +72,15 @@ func (r *recovery) storeNames() error {
 		}
 	}
 	return nil
+}
+
+// vouched says whether the mark covers the whole log, and nothing is to be repaired.
+func (r *recovery) vouched() bool {
+	if !r.hasMark || len(r.segs) == 0 || r.cut != nil || len(r.lost) > 0 || len(r.remove) > 0 {
+		return false
+	}
+	s := r.segs[len(r.segs)-1]
+	return r.mark == segment.Mark{Segment: s.id, SyncedBytes: s.size}
 }
 
 // removeFiles removes what holds no records.
@@ -281,13 +296,17 @@ func (r *recovery) moveMark() error {
 	if r.hasMark && r.mark == (segment.Mark{Segment: pos.seg, SyncedBytes: pos.pos}) {
 		return nil
 	}
-	if err := r.l.writeMark(pos); err != nil {
-		return err
+	if !r.hasMark {
+		// Its name is stored before it says anything.
+		f, err := r.l.fs.OpenFile(filepath.Join(r.l.dir, segment.MarkName), vfs.Create)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(f.Close(), r.syncDir()); err != nil {
+			return err
+		}
 	}
-	if r.hasMark {
-		return nil
-	}
-	return r.syncDir()
+	return r.l.writeMark(pos)
 }
 
 // install makes the log what recovery found. Every token is held, or nobody knows the
