@@ -63,6 +63,23 @@ func BenchmarkAppendRecord(b *testing.B) {
 	}
 }
 
+func BenchmarkDecodeRecord(b *testing.B) {
+	for _, size := range []int{16, 128, 1024, 4096} {
+		b.Run(sizeName(size), func(b *testing.B) {
+			buf := benchFile(1, size)[segment.HeaderSize:]
+			b.SetBytes(int64(size))
+			b.ReportAllocs()
+			for b.Loop() {
+				r, _, err := segment.DecodeRecord(buf, 0)
+				if err != nil {
+					b.Fatal(err)
+				}
+				sink ^= r.Checksum
+			}
+		})
+	}
+}
+
 var sink uint32
 
 func sizeName(n int) string {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"slices"
 )
 
@@ -121,7 +120,7 @@ func AppendRecord(dst []byte, s *RecordSpec) []byte {
 	binary.BigEndian.PutUint64(b[12:], uint64(s.Timestamp))
 	header, chained := headerSums((*[20]byte)(b))
 	binary.BigEndian.PutUint32(b[20:], header)
-	binary.BigEndian.PutUint32(b[24:], crc32.Update(chained, crc32.IEEETable, b[28:]))
+	binary.BigEndian.PutUint32(b[24:], bodySum(chained, b[28:]))
 	return dst
 }
 

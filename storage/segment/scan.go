@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"sync"
 )
@@ -197,7 +196,7 @@ func readFull(r io.ReaderAt, b []byte, at int64) (int, error) {
 // which are there.
 func (r *Record) decodeVerified(buf []byte, h recordHead, offset Offset) *Corruption {
 	stored := binary.BigEndian.Uint32(buf[24:])
-	if sum := crc32.Update(h.chained, crc32.IEEETable, buf[28:]); sum != stored {
+	if sum := bodySum(h.chained, buf[28:]); sum != stored {
 		return corrupt(RecordChecksum, "stored %08x, computed %08x", stored, sum)
 	}
 	r.Offset = offset
