@@ -76,6 +76,10 @@ func (c *catalogStreams) DeleteStream(ctx context.Context, tenant, namespace, na
 	return c.Catalog.DeleteStream(ctx, meta.Name{Tenant: tenant, Namespace: namespace, Name: name})
 }
 
+func (c *catalogStreams) DeleteCache(ctx context.Context, tenant, namespace, name string) error {
+	return c.Catalog.DeleteCache(ctx, meta.Name{Tenant: tenant, Namespace: namespace, Name: name})
+}
+
 func (f *fixture) token(tenant, audience string, perms ...string) string {
 	f.t.Helper()
 	token, err := f.keys.Mint(auth.MintRequest{Tenant: tenant, Subject: "p:test", Permissions: perms, Audience: audience})

@@ -56,11 +56,13 @@ type Backend struct {
 	MostRecordBytes int64
 }
 
-// Streams creates and deletes streams and returns when the broker serves them, or
-// does so no more. [*broker.Broker] is one.
+// Streams creates and deletes streams and caches and returns when the broker serves
+// them, or does so no more. [*broker.Broker] is one.
 type Streams interface {
 	CreateStream(ctx context.Context, s meta.Stream) (created bool, err error)
 	DeleteStream(ctx context.Context, tenant, namespace, name string) error
+	CreateCache(ctx context.Context, c meta.Cache) (created bool, err error)
+	DeleteCache(ctx context.Context, tenant, namespace, name string) error
 }
 
 // Server is the handler of the HTTP listener. It is safe for concurrent use.
@@ -102,6 +104,13 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("GET "+st+"/{name}", s.tenant(getStream))
 	s.mux.HandleFunc("PATCH "+st+"/{name}", s.tenant(patchStream))
 	s.mux.HandleFunc("DELETE "+st+"/{name}", s.tenant(deleteStream))
+
+	const ca = ns + "/{ns}/caches"
+	s.mux.HandleFunc("GET "+ca, s.tenant(listCaches))
+	s.mux.HandleFunc("POST "+ca, s.tenant(createCache))
+	s.mux.HandleFunc("GET "+ca+"/{name}", s.tenant(getCache))
+	s.mux.HandleFunc("PATCH "+ca+"/{name}", s.tenant(patchCache))
+	s.mux.HandleFunc("DELETE "+ca+"/{name}", s.tenant(deleteCache))
 
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, &apiError{http.StatusNotFound, "not_found", "no such path: " + r.URL.Path})

@@ -68,6 +68,22 @@ func (b *Broker) CheckCache(c meta.Cache) error {
 	return nil
 }
 
+// CreateCache writes a cache to the catalog and waits until it is served here. created is
+// false when it was there already. ctx ends the waiting, not the creation.
+func (b *Broker) CreateCache(ctx context.Context, c meta.Cache) (created bool, err error) {
+	if b.draining.Load() {
+		return false, ErrDraining
+	}
+	if err := b.CheckCache(c); err != nil {
+		return false, err
+	}
+	created, err = b.o.Catalog.CreateCache(ctx, c)
+	if err != nil {
+		return false, err
+	}
+	return created, b.AwaitCache(ctx, c.Tenant, c.Namespace, c.Name)
+}
+
 // AwaitCache waits until a cache that is in the catalog is served here: found, and none
 // of its shards being opened. A damaged shard ends the waiting too.
 func (b *Broker) AwaitCache(ctx context.Context, tenant, namespace, name string) error {
