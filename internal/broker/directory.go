@@ -70,30 +70,27 @@ type claimed struct {
 // being made when the machine stopped.
 func claim(fsys vfs.FS, root, dirName string, want uint64) (dir string, c claimed, err error) {
 	dir = filepath.Join(root, dirName)
-	entries, err := fsys.ReadDir(dir)
-	exists := err == nil
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	c.found, err = readIncarnation(fsys, dir)
+	if err != nil {
 		return "", c, err
 	}
-	if exists {
-		c.found, err = readIncarnation(fsys, dir)
-		if err != nil {
+	switch c.found {
+	case want:
+		return dir, c, nil
+	case 0:
+		entries, err := fsys.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", c, err
 		}
-		switch c.found {
-		case want:
-			return dir, c, nil
-		case 0:
-			for _, e := range entries {
-				if class, _ := segment.ParseName(e.Name()); class == segment.NameSegment {
-					c.adopted = true
-				}
+		for _, e := range entries {
+			if class, _ := segment.ParseName(e.Name()); class == segment.NameSegment {
+				c.adopted = true
 			}
-		default:
-			c.setAside, err = moveInto(fsys, root, asideDir, dirName, c.found)
-			if err != nil {
-				return "", c, err
-			}
+		}
+	default:
+		c.setAside, err = moveInto(fsys, root, asideDir, dirName, c.found)
+		if err != nil {
+			return "", c, err
 		}
 	}
 	if err := fsys.MkdirAll(dir); err != nil {
