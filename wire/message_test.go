@@ -168,7 +168,7 @@ func TestMessagesSurvive(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var d Decoder
 	for _, typ := range messageTypes() {
-		for range 200 {
+		for range 60 {
 			want := messageKinds[typ].make()
 			fill(r, reflect.ValueOf(want).Elem())
 			tame(r, want)

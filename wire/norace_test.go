@@ -1,0 +1,6 @@
+//go:build !race
+
+package wire
+
+// poolAllocs is what a message may allocate.
+const poolAllocs = 0
