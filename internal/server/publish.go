@@ -217,6 +217,7 @@ func (s *session) publish(p *publication, size int, to *route) {
 		s.out.hold()
 	}
 	p.size = size
+	s.burst += size
 	if s.server.events.OnPublished != nil {
 		p.began, p.durable = time.Now(), shard.Durable()
 	}
@@ -278,7 +279,10 @@ func published(b *partition.Publish) {
 // settle answers p, in its turn, and gives back what it held.
 func (s *session) settle(p *publication) {
 	if f := s.server.events.OnPublished; f != nil {
-		done := Published{Records: len(p.frame.Payloads), Bytes: p.size, Durable: p.durable, Err: p.Err}
+		done := Published{Records: len(p.frame.Payloads), Durable: p.durable, Err: p.Err}
+		for _, payload := range p.frame.Payloads {
+			done.Bytes += len(payload)
+		}
 		if !p.began.IsZero() {
 			done.Took = time.Since(p.began)
 		}
