@@ -35,11 +35,12 @@ func concurrent(seed uint64, mode storage.FsyncMode) error {
 	ctx := context.Background()
 	acked := map[storage.Offset]ref{}
 	handed := map[uint64]bool{}
+	restarted := false
 	for life := range 3 {
 		power := r.IntN(2) == 0
 		options := storage.Options{
 			FS: strict, Fsync: mode, FsyncInterval: 20 * time.Millisecond, SegmentBytes: 2048,
-			Restarted: life > 0, Preallocate: r.IntN(2) == 0,
+			Restarted: restarted, Preallocate: r.IntN(2) == 0,
 		}
 		log, err := storage.Open(ctx, logDir, options)
 		if err != nil {
@@ -86,6 +87,7 @@ func concurrent(seed uint64, mode storage.FsyncMode) error {
 		if err := log.Close(ctx); err != nil && !strict.Off() {
 			return fmt.Errorf("life %d: close: %w", life, err)
 		}
+		restarted = power
 		if power {
 			strict = strict.Crash()
 			if mode != storage.OnCommit {

@@ -221,9 +221,15 @@ func (s *sim) open(power bool) error {
 	} else if err := s.model.check(head, next, records, floor); err != nil {
 		return fmt.Errorf("after %s: %w", name, err)
 	}
-	if err := s.checkCuts(before); err != nil {
-		return fmt.Errorf("after %s: %w", name, err)
+	// The copies are on the device before the cut is.
+	if len(s.cuts) > 0 && !s.hasLied {
+		for _, after := range []*disk.Strict{s.disk, s.disk.Fork(s.r.Uint64()).Crash()} {
+			if err := s.checkCuts(before, after.Files()); err != nil {
+				return fmt.Errorf("after %s: %w", name, err)
+			}
+		}
 	}
+	s.stats.cuts += len(s.cuts)
 	if err := s.checkSide(s.hasLied && power); err != nil {
 		return fmt.Errorf("after %s: %w", name, err)
 	}
@@ -244,10 +250,8 @@ func (s *sim) open(power bool) error {
 }
 
 // checkCuts wants the bytes that were cut under lost/.
-func (s *sim) checkCuts(before map[string]string) error {
-	after := s.disk.Files()
+func (s *sim) checkCuts(before, after map[string]string) error {
 	for _, c := range s.cuts {
-		s.stats.cuts++
 		content := before[strings.TrimPrefix(logDir, "/")+"/"+segment.SegmentName(c.Segment)]
 		if c.From < 0 || c.From > c.To || c.To > int64(len(content)) {
 			return fmt.Errorf("cut %+v of a segment of %d bytes", c, len(content))
