@@ -77,12 +77,10 @@ func TestReadIntoOverSegments(t *testing.T) {
 	var page segment.ReadBuffer
 	for range 20 {
 		page.Reset()
-		var want [][]byte
+		var want []segment.RecordSpec
 		for range 4 {
 			f := build(rng, 20, 5000)
-			for i := range f.specs {
-				want = append(want, f.specs[i].Payload)
-			}
+			want = append(want, f.specs...)
 			at := segment.ScanStart{Position: segment.HeaderSize, Offset: f.base}
 			_, err := segment.ReadInto(t.Context(), bytes.NewReader(f.bytes), at,
 				segment.ReadLimits{EndPosition: int64(len(f.bytes)), MaxBytes: 1 << 20}, &page)
@@ -90,7 +88,9 @@ func TestReadIntoOverSegments(t *testing.T) {
 		}
 		require.Len(t, page.Records, len(want))
 		for i := range want {
-			require.Equal(t, want[i], append([]byte{}, page.Records[i].Payload...))
+			got := specOf(&page.Records[i])
+			got.Payload = append([]byte{}, got.Payload...)
+			require.Equal(t, want[i], got, "what a record before it left in its place")
 		}
 	}
 }

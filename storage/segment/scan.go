@@ -205,11 +205,10 @@ func (r *Record) decodeVerified(buf []byte, h recordHead, offset Offset) *Corrup
 	r.Checksum = stored
 	r.Size = h.size
 	if h.word <= bodyMask {
-		r.Kind = KindPlain
-		r.HasPublisher = false
-		r.Producer = ProducerTag{}
 		r.Payload = buf[28:]
-		r.Publisher = nil
+		if r.Kind != KindPlain || r.HasPublisher { // of the record decoded into r before
+			r.Kind, r.HasPublisher, r.Producer, r.Publisher = KindPlain, false, ProducerTag{}, nil
+		}
 		return nil
 	}
 	return r.decodeBody(buf, h.word)
