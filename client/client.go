@@ -27,16 +27,20 @@ type core struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	control  slot
-	publish  []slot
-	requests atomic.Uint64
-	seed     maphash.Seed
+	control   slot
+	publish   []slot
+	keyed     []slot // for requests about a key or a group
+	requests  atomic.Uint64
+	seed      maphash.Seed
+	additions additions
 
 	mu        sync.Mutex
 	closed    bool
 	producers map[producerKey]*Producer
 	widths    map[streamKey]width
 	closers   map[closer]struct{}
+	// lent are the connections of requests that wait; those of idle are free.
+	lent, idle []*slot
 }
 
 type streamKey struct{ namespace, stream string }
@@ -64,13 +68,14 @@ func Dial(ctx context.Context, addrs []string, opts ...ClientOption) (*Client, e
 	}
 	c := &core{
 		config: config, endpoints: endpoints{addrs: append([]string(nil), addrs...)},
-		publish: make([]slot, config.publishConns), seed: maphash.MakeSeed(),
+		publish: make([]slot, config.publishConns), keyed: make([]slot, config.publishConns), seed: maphash.MakeSeed(),
 		producers: make(map[producerKey]*Producer), widths: make(map[streamKey]width), closers: make(map[closer]struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.control.core = c
 	for i := range c.publish {
 		c.publish[i].core = c
+		c.keyed[i].core = c
 	}
 	if _, err := c.control.get(ctx); err != nil {
 		c.close()
@@ -108,6 +113,13 @@ func (c *core) close() {
 	c.control.close()
 	for i := range c.publish {
 		c.publish[i].close()
+		c.keyed[i].close()
+	}
+	c.mu.Lock()
+	lent := c.lent
+	c.mu.Unlock()
+	for _, s := range lent {
+		s.close()
 	}
 	c.wg.Wait()
 }
@@ -134,6 +146,12 @@ func (c *core) disown(s closer) {
 func (c *core) slotOf(k streamKey, shard int) *slot {
 	h := maphash.String(c.seed, k.namespace+"/"+k.stream+"/"+strconv.Itoa(shard))
 	return &c.publish[h%uint64(len(c.publish))]
+}
+
+// keySlot spreads keys over connections; one key always takes the same, so that requests
+// about it are handled in order.
+func (c *core) keySlot(name, key string) *slot {
+	return &c.keyed[maphash.String(c.seed, name+"/"+key)%uint64(len(c.keyed))]
 }
 
 func (c *core) requestID() uint64 { return c.requests.Add(1) }

@@ -84,8 +84,9 @@ func WithAnswerTimeout(d time.Duration) ClientOption {
 	return func(c *clientConfig) { c.answerTimeout = d }
 }
 
-// WithPublishConnections bounds the connections that carry publishes. Shards are
-// spread over them. Default 4, 1 to 64.
+// WithPublishConnections bounds the connections that carry publishes, and those that
+// carry requests about keys and groups. Shards and keys are spread over them. Default 4,
+// 1 to 64.
 func WithPublishConnections(n int) ClientOption { return func(c *clientConfig) { c.publishConns = n } }
 
 // WithRetry replaces the policy for requests that are safe to repeat.

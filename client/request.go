@@ -7,7 +7,7 @@ import (
 	"github.com/felixlog/felix/wire"
 )
 
-// exchange is one request on the control connection.
+// exchange is one request and its answer.
 type exchange struct {
 	done   chan struct{}
 	answer answer
@@ -34,6 +34,9 @@ type request struct {
 	needs wire.Features
 	// repeatable: applying it twice does no harm.
 	repeatable bool
+	// on is the connection it takes; nil is the control connection. Its answers come
+	// in the order of the requests.
+	on *slot
 }
 
 // do sends a request until it has an answer other than one to try again.
@@ -58,7 +61,11 @@ func (c *core) do(ctx context.Context, r *request) (*answer, error) {
 }
 
 func (c *core) try(ctx context.Context, r *request) (*answer, error) {
-	p, err := c.control.get(ctx)
+	on := r.on
+	if on == nil {
+		on = &c.control
+	}
+	p, err := on.get(ctx)
 	if err != nil {
 		return nil, wrap(r.op, err)
 	}

@@ -1,0 +1,348 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"github.com/felixlog/felix/wire"
+)
+
+// Group is a consumer group of a stream: one position shared by its consumers. It is a
+// name: making one asks nobody, and a group needs no creation.
+type Group struct {
+	c            *Client
+	stream, name string
+}
+
+// Group returns the group of a name on a stream.
+func (c *Client) Group(stream, name string) *Group { return &Group{c: c, stream: stream, name: name} }
+
+// Message is a record as a group hands it out.
+type Message struct {
+	Shard     int
+	Offset    uint64
+	Payload   []byte
+	Attempts  int // deliveries so far, this one included
+	Publisher string
+	Timestamp time.Time
+}
+
+// PollOption changes a poll.
+type PollOption func(*pollConfig)
+
+type pollConfig struct {
+	wait, visibility time.Duration
+	consumer         string
+	reclaim          bool
+}
+
+// WithWait lets an empty poll wait for records. The broker bounds it, at 30 s unless
+// set otherwise there.
+func WithWait(d time.Duration) PollOption { return func(c *pollConfig) { c.wait = d } }
+
+// WithVisibility is how long the claims stand; the group's own if it is not said. At
+// most 12 h.
+func WithVisibility(d time.Duration) PollOption { return func(c *pollConfig) { c.visibility = d } }
+
+// AsConsumer names the consumer, 1 to 128 bytes. With reclaim, claims that this consumer
+// holds from other connections are handed to it first.
+func AsConsumer(name string, reclaim bool) PollOption {
+	return func(c *pollConfig) { c.consumer, c.reclaim = name, reclaim }
+}
+
+func (g *Group) op(what string) string { return what + " " + g.stream + "/" + g.name }
+
+func (g *Group) ref(shard int) wire.GroupRef {
+	return wire.GroupRef{Tenant: g.c.config.tenant, Namespace: g.c.namespace, Stream: g.stream, Shard: uint32(shard), Group: g.name}
+}
+
+// Poll claims up to most records of a shard, 1 to 1,000. None is no error. A poll whose
+// answer was lost is not repeated: what it claimed comes again when the claims lapse.
+func (g *Group) Poll(ctx context.Context, shard, most int, opts ...PollOption) ([]Message, error) {
+	var p pollConfig
+	for _, o := range opts {
+		o(&p)
+	}
+	on := g.c.keySlot(g.stream, g.name)
+	if p.wait > 0 {
+		// What waits on a connection holds up what comes behind it.
+		own := g.c.borrow()
+		defer g.c.giveBack(own)
+		on = own
+	}
+	return g.poll(ctx, shard, most, &p, on)
+}
+
+func (g *Group) poll(ctx context.Context, shard, most int, p *pollConfig, on *slot) ([]Message, error) {
+	op, id := g.op("poll"), g.c.requestID()
+	wait := min(p.wait, g.c.config.answerTimeout/2)
+	m := &wire.GroupPoll{
+		GroupRef: g.ref(shard), MaxRecords: uint32(max(most, 0)), WaitMillis: uint64(wait / time.Millisecond), RequestID: id,
+		VisibilityMillis: uint64(p.visibility / time.Millisecond), Consumer: p.consumer, HasConsumer: p.consumer != "", Reclaim: p.reclaim,
+	}
+	a, err := g.c.do(ctx, &request{op: op, id: id, message: m, needs: wire.FeatureConsumerGroup, on: on})
+	if err != nil {
+		return nil, err
+	}
+	r, ok := a.message.(*wire.GroupRecords)
+	if !ok {
+		return nil, unexpected(op, a)
+	}
+	out := make([]Message, len(r.Records))
+	for i, rec := range r.Records {
+		out[i] = Message{Shard: shard, Offset: rec.Offset, Payload: rec.Payload, Attempts: int(rec.Attempts), Publisher: rec.Publisher}
+		if rec.HasTimestampMicros {
+			out[i].Timestamp = time.UnixMicro(int64(rec.TimestampMicros))
+		}
+	}
+	return out, nil
+}
+
+func (g *Group) settle(ctx context.Context, what string, repeatable bool, needs wire.Features, id uint64, m wire.Message) error {
+	op := g.op(what)
+	a, err := g.c.do(ctx, &request{op: op, id: id, message: m, needs: needs, repeatable: repeatable, on: g.c.keySlot(g.stream, g.name)})
+	if err != nil {
+		return err
+	}
+	if _, ok := a.message.(*wire.CacheOK); !ok {
+		return unexpected(op, a)
+	}
+	return nil
+}
+
+// Ack says that a record is done. It is repeated when its outcome is unknown.
+func (g *Group) Ack(ctx context.Context, m Message) error {
+	id := g.c.requestID()
+	return g.settle(ctx, "ack", true, wire.FeatureConsumerGroup, id, &wire.GroupAck{GroupRef: g.ref(m.Shard), Offset: m.Offset, RequestID: id})
+}
+
+// Nack gives a record back, to be handed out again after the group's backoff.
+// ErrStaleClaim when the claim no longer stands.
+func (g *Group) Nack(ctx context.Context, m Message) error { return g.nack(ctx, m, 0, false) }
+
+// NackAfter gives a record back, to be handed out again after a delay; 0 is at once.
+func (g *Group) NackAfter(ctx context.Context, m Message, delay time.Duration) error {
+	return g.nack(ctx, m, delay, true)
+}
+
+func (g *Group) nack(ctx context.Context, m Message, delay time.Duration, has bool) error {
+	id := g.c.requestID()
+	return g.settle(ctx, "nack", false, wire.FeatureGroupClaimControl, id, &wire.GroupNack{
+		GroupRef: g.ref(m.Shard), Offset: m.Offset, Attempts: uint32(m.Attempts),
+		DelayMillis: uint64(max(delay, 0) / time.Millisecond), HasDelay: has, RequestID: id,
+	})
+}
+
+// Extend lets the claim on a record stand for d from now, and returns how long it does.
+// ErrStaleClaim when it no longer stands.
+func (g *Group) Extend(ctx context.Context, m Message, d time.Duration) (time.Duration, error) {
+	op, id := g.op("extend"), g.c.requestID()
+	a, err := g.c.do(ctx, &request{op: op, id: id, needs: wire.FeatureGroupClaimControl, repeatable: true, on: g.c.keySlot(g.stream, g.name),
+		message: &wire.GroupExtend{GroupRef: g.ref(m.Shard), Offset: m.Offset, Attempts: uint32(m.Attempts), ExtendMillis: uint64(max(d, 0) / time.Millisecond), RequestID: id}})
+	if err != nil {
+		return 0, err
+	}
+	r, ok := a.message.(*wire.GroupExtended)
+	if !ok {
+		return 0, unexpected(op, a)
+	}
+	return time.Duration(r.VisibleMillis) * time.Millisecond, nil
+}
+
+// GiveUp makes a record a dead letter.
+func (g *Group) GiveUp(ctx context.Context, m Message) error {
+	id := g.c.requestID()
+	return g.settle(ctx, "give up", true, wire.FeatureGroupClaimControl, id, &wire.GroupDeadLetter{GroupRef: g.ref(m.Shard), Offset: m.Offset, RequestID: id})
+}
+
+// DeadLetter is a record the group has given up on.
+type DeadLetter struct {
+	Shard    int
+	Offset   uint64
+	Attempts int
+	Reason   string // "attempts_exhausted", "given_up"
+	At       time.Time
+	Payload  []byte
+}
+
+// DeadLetters lists dead letters of a shard from an offset on, at most 100 a call; more
+// says that there are others.
+func (g *Group) DeadLetters(ctx context.Context, shard int, from uint64) (letters []DeadLetter, more bool, err error) {
+	var page struct {
+		Letters []struct {
+			Offset   uint64 `json:"offset"`
+			Attempts int    `json:"attempts"`
+			Reason   string `json:"reason"`
+			At       int64  `json:"at_micros"`
+			Payload  []byte `json:"payload"`
+		} `json:"letters"`
+		More bool `json:"more"`
+	}
+	err = g.c.extend(ctx, g.op("dead letters"), "group.dead_letters", true, g.body(shard, map[string]any{"from": from}), &page)
+	for _, l := range page.Letters {
+		letters = append(letters, DeadLetter{Shard: shard, Offset: l.Offset, Attempts: l.Attempts, Reason: l.Reason, At: time.UnixMicro(l.At), Payload: l.Payload})
+	}
+	return letters, page.More, err
+}
+
+func (g *Group) body(shard int, more map[string]any) map[string]any {
+	b := map[string]any{"tenant_id": g.c.config.tenant, "namespace": g.c.namespace, "stream": g.stream, "shard": shard, "group": g.name}
+	for k, v := range more {
+		b[k] = v
+	}
+	return b
+}
+
+// Discard forgets a dead letter.
+func (g *Group) Discard(ctx context.Context, shard int, offset uint64) error {
+	id := g.c.requestID()
+	return g.settle(ctx, "discard", true, wire.FeatureGroupDeadLetters, id, &wire.GroupDiscard{GroupRef: g.ref(shard), Offset: offset, RequestID: id})
+}
+
+// Redrive has a dead letter handed out again, its attempts forgotten. ErrInvalidRequest
+// when it is none.
+func (g *Group) Redrive(ctx context.Context, shard int, offset uint64) error {
+	id := g.c.requestID()
+	return g.settle(ctx, "redrive", true, wire.FeatureGroupDeadLetters, id, &wire.GroupRedrive{GroupRef: g.ref(shard), Offset: offset, RequestID: id})
+}
+
+// Seek moves the group on a shard: claims are void, dead letters from there on are
+// forgotten. Of the options only those that say where to start count. With ifNew only a
+// group that was never used moves.
+func (g *Group) Seek(ctx context.Context, shard int, ifNew bool, start SubscribeOption) (position uint64, moved bool, err error) {
+	var s subscribeConfig
+	start(&s)
+	op, id := g.op("seek"), g.c.requestID()
+	a, err := g.c.do(ctx, &request{op: op, id: id, needs: wire.FeatureGroupAdmin, repeatable: true, on: g.c.keySlot(g.stream, g.name),
+		message: &wire.GroupSeek{GroupRef: g.ref(shard), Start: s.start, IfNew: ifNew, RequestID: id}})
+	if err != nil {
+		return 0, false, err
+	}
+	r, ok := a.message.(*wire.GroupPosition)
+	if !ok {
+		return 0, false, unexpected(op, a)
+	}
+	return r.Offset, r.Moved, nil
+}
+
+// Delete forgets the group on a shard: it begins anew.
+func (g *Group) Delete(ctx context.Context, shard int) (existed bool, err error) {
+	op, id := g.op("delete"), g.c.requestID()
+	a, err := g.c.do(ctx, &request{op: op, id: id, needs: wire.FeatureGroupAdmin, on: g.c.keySlot(g.stream, g.name),
+		message: &wire.GroupDelete{GroupRef: g.ref(shard), RequestID: id}})
+	if err != nil {
+		return false, err
+	}
+	r, ok := a.message.(*wire.GroupDeleted)
+	if !ok {
+		return false, unexpected(op, a)
+	}
+	return r.Existed, nil
+}
+
+// GroupConfig is what a group is set to. Zero fields are the broker's defaults: 30 s, 5
+// attempts, no backoff, 10,000 in flight.
+type GroupConfig struct {
+	Visibility          time.Duration
+	MaxAttempts         int
+	Backoff, BackoffMax time.Duration
+	BackoffFactor       float64
+	MaxInFlight         int
+	Exclusive           bool
+}
+
+type groupConfigBody struct {
+	Visibility  uint64  `json:"visibility_ms,omitempty"`
+	MaxAttempts int     `json:"max_attempts,omitempty"`
+	Backoff     uint64  `json:"backoff_ms,omitempty"`
+	BackoffMax  uint64  `json:"backoff_max_ms,omitempty"`
+	Factor      float64 `json:"backoff_factor,omitempty"`
+	MaxInFlight int     `json:"max_in_flight,omitempty"`
+	Exclusive   bool    `json:"exclusive,omitempty"`
+}
+
+func (b groupConfigBody) config() GroupConfig {
+	ms := func(n uint64) time.Duration { return time.Duration(n) * time.Millisecond }
+	return GroupConfig{
+		Visibility: ms(b.Visibility), MaxAttempts: b.MaxAttempts, Backoff: ms(b.Backoff), BackoffMax: ms(b.BackoffMax),
+		BackoffFactor: b.Factor, MaxInFlight: b.MaxInFlight, Exclusive: b.Exclusive,
+	}
+}
+
+// Configure sets the group on a shard.
+func (g *Group) Configure(ctx context.Context, shard int, c GroupConfig) error {
+	ms := func(d time.Duration) uint64 { return uint64(d / time.Millisecond) }
+	body := groupConfigBody{
+		Visibility: ms(c.Visibility), MaxAttempts: c.MaxAttempts, Backoff: ms(c.Backoff), BackoffMax: ms(c.BackoffMax),
+		Factor: c.BackoffFactor, MaxInFlight: c.MaxInFlight, Exclusive: c.Exclusive,
+	}
+	var got groupConfigBody
+	return g.c.extend(ctx, g.op("configure"), "group.configure", true, g.body(shard, map[string]any{"config": body}), &got)
+}
+
+// GroupInfo is a group's books on one shard. All but the offsets are records.
+type GroupInfo struct {
+	Shard                             int
+	Exists                            bool
+	Start, Position, Tail             uint64
+	Ready, Owed, Delayed, Claimed     uint64
+	Acked, Dead, Discarded, Lost, Lag uint64
+	Config                            GroupConfig
+}
+
+// Describe returns the group's books on a shard.
+func (g *Group) Describe(ctx context.Context, shard int) (GroupInfo, error) {
+	var b struct {
+		Exists    bool            `json:"exists"`
+		Start     uint64          `json:"start"`
+		Position  uint64          `json:"position"`
+		Tail      uint64          `json:"tail"`
+		Ready     uint64          `json:"ready"`
+		Owed      uint64          `json:"owed"`
+		Delayed   uint64          `json:"delayed"`
+		Claimed   uint64          `json:"claimed"`
+		Acked     uint64          `json:"acked"`
+		Dead      uint64          `json:"dead"`
+		Discarded uint64          `json:"discarded"`
+		Lost      uint64          `json:"lost"`
+		Lag       uint64          `json:"lag"`
+		Config    groupConfigBody `json:"config"`
+	}
+	err := g.c.extend(ctx, g.op("describe"), "group.describe", true, g.body(shard, nil), &b)
+	return GroupInfo{
+		Shard: shard, Exists: b.Exists, Start: b.Start, Position: b.Position, Tail: b.Tail, Ready: b.Ready, Owed: b.Owed,
+		Delayed: b.Delayed, Claimed: b.Claimed, Acked: b.Acked, Dead: b.Dead, Discarded: b.Discarded, Lost: b.Lost, Lag: b.Lag,
+		Config: b.Config.config(),
+	}, err
+}
+
+// Groups lists the groups of a stream's shard.
+func (c *Client) Groups(ctx context.Context, stream string, shard int) ([]string, error) {
+	var page struct {
+		Groups []string `json:"groups"`
+	}
+	err := c.extend(ctx, "groups of "+stream, "group.list", true, map[string]any{
+		"tenant_id": c.config.tenant, "namespace": c.namespace, "stream": stream, "shard": shard, "group": "-",
+	}, &page)
+	return page.Groups, err
+}
+
+// borrow takes a connection for requests that wait; giveBack keeps it for the next.
+func (c *core) borrow() *slot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := len(c.idle); n > 0 {
+		s := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		return s
+	}
+	s := &slot{core: c}
+	c.lent = append(c.lent, s)
+	return s
+}
+
+func (c *core) giveBack(s *slot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle = append(c.idle, s)
+}
