@@ -217,7 +217,6 @@ func (s *session) publish(p *publication, size int, to *route) {
 		s.out.hold()
 	}
 	p.size = size
-	s.burst += size
 	if s.server.events.OnPublished != nil {
 		p.began, p.durable = time.Now(), shard.Durable()
 	}

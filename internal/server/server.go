@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/quic-go/quic-go"
 
@@ -156,7 +157,8 @@ func (s *Server) Serve(ctx context.Context, packets net.PacketConn, listener net
 // Drain stops taking on work: new connections are refused, an auth is answered
 // draining, subscriptions end after what is queued for them, publishes in flight are
 // answered. It returns when no subscription is left, or when ctx ends. The connections
-// themselves are closed, with code 0, when the context of [Server.Serve] ends.
+// themselves are closed, with code 0, when the context of [Server.Serve] ends; what was
+// written last gets a moment to arrive before Drain returns.
 func (s *Server) Drain(ctx context.Context) error {
 	s.drain()
 	stop := context.AfterFunc(ctx, func() {
@@ -166,15 +168,30 @@ func (s *Server) Drain(ctx context.Context) error {
 	})
 	defer stop()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for s.busyLocked() {
 		if ctx.Err() != nil {
+			s.mu.Unlock()
 			return fmt.Errorf("drain: %w", ctx.Err())
 		}
 		s.empty.Wait()
 	}
+	connected := len(s.mu.connections) > 0
+	s.mu.Unlock()
+	if connected {
+		// Closing a QUIC connection drops what it has not sent yet.
+		linger := time.NewTimer(drainLinger)
+		defer linger.Stop()
+		select {
+		case <-linger.C:
+		case <-ctx.Done():
+		}
+	}
 	return nil
 }
+
+// drainLinger is how long the last answers and events of a drain have to arrive: some
+// round trips, and no time an operator notices.
+const drainLinger = 100 * time.Millisecond
 
 func (s *Server) busyLocked() bool {
 	for c := range s.mu.connections {
