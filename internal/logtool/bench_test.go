@@ -30,6 +30,7 @@ func TestBenchPrintsOursBesideTheFloor(t *testing.T) {
 	for name, v := range map[string]float64{
 		"rate": row.Rate, "p50": row.P50, "p99": row.P99, "p999": row.P999, "flushes": row.Flushes,
 		"floor rate": row.Floor.Rate, "floor p50": row.Floor.P50, "ratio": row.Ratio, "latency ratio": row.LatencyRatio,
+		"best": row.Best, "best ratio": row.BestRatio,
 	} {
 		require.Positive(t, v, name)
 	}

@@ -173,12 +173,11 @@ func (o benchOptions) appends(ctx context.Context, dir string) (row *benchRow, e
 	if err != nil {
 		return nil, err
 	}
-	floorSide := ff.side(what)
-	row = &benchRow{Params: o.params(), side: of.side(""), Floor: &floorSide, Ratio: ratio}
+	row = &benchRow{Params: o.params(), side: of.side("")}
+	row.against(ff.side(what), ratio)
 	// The slice that does not count is counted here: one part in rounds + 1.
 	ops := float64(of.ops) * float64(o.rounds+1) / float64(o.rounds)
 	row.Flushes = float64(flushed) / ops
 	row.Allocs = math.Round(100*float64(mallocs)/ops) / 100
-	row.LatencyRatio = row.P50 / floorSide.P50
 	return row, nil
 }

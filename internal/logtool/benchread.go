@@ -166,12 +166,8 @@ func (o benchOptions) compareReads(ctx context.Context, ours contender, bare *ba
 	if err != nil {
 		return nil, err
 	}
-	floorSide := ff.side("read and checksum")
-	row := &benchRow{
-		Params: map[string]any{"payload_bytes": o.payload, "bytes": sum(bare.sizes)},
-		side:   of.side(""), Floor: &floorSide, Ratio: ratio,
-	}
-	row.LatencyRatio = row.P50 / floorSide.P50
+	row := &benchRow{Params: map[string]any{"payload_bytes": o.payload, "bytes": sum(bare.sizes)}, side: of.side("")}
+	row.against(ff.side("read and checksum"), ratio)
 	return row, nil
 }
 
@@ -268,11 +264,10 @@ func rollCase(o benchOptions) benchCase {
 		if err != nil {
 			return nil, err
 		}
-		floorSide := bf.side("the same log without rolls")
-		row = &benchRow{Params: o.params(), side: of.side(""), Floor: &floorSide, Ratio: ratio}
+		row = &benchRow{Params: o.params(), side: of.side("")}
+		row.against(bf.side("the same log without rolls"), ratio)
 		row.Params["segment_bytes"] = o.segmentBytes
-		row.LatencyRatio = row.P50 / floorSide.P50
-		row.Note = fmt.Sprintf("p999 across rolls is %.2f of the p999 without", row.P999/floorSide.P999)
+		row.Note = fmt.Sprintf("p999 across rolls is %.2f of the p999 without", row.P999/row.Floor.P999)
 		return row, nil
 	}}
 }
