@@ -90,10 +90,17 @@ func (c *command) printReport(cmd *cobra.Command, r *Report) error {
 	return err
 }
 
-// shardDirs are the directories at or below dir, at most three levels down, that hold a
-// log.
+// Names of a broker's own in and above shard directories.
+const (
+	incarnationName = "incarnation" // of the stream a directory belongs to
+	groupsDir       = "groups"      // logs of the groups of a shard
+	trashDir        = "trash"       // deleted streams on their way out
+	searchDepth     = 5
+)
+
+// shardDirs are the directories at or below dir that hold a log.
 func shardDirs(fsys vfs.FS, dir string) ([]string, error) {
-	found, err := findShards(fsys, dir, 3)
+	found, err := findShards(fsys, dir, searchDepth)
 	if err != nil {
 		return nil, err
 	}
@@ -108,13 +115,15 @@ func findShards(fsys vfs.FS, dir string, depth int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var below []string
+	var here, below []string
 	for _, e := range entries {
 		class, _ := segment.ParseName(e.Name())
 		switch {
-		case !e.IsDir() && (class == segment.NameSegment || class == segment.NameIndex || class == segment.NameReplica):
-			return []string{dir}, nil
-		case e.IsDir() && class != segment.NameLost && depth > 0:
+		case !e.IsDir():
+			if class == segment.NameSegment || class == segment.NameIndex || class == segment.NameReplica {
+				here = []string{dir}
+			}
+		case class != segment.NameLost && e.Name() != trashDir && depth > 0:
 			more, err := findShards(fsys, filepath.Join(dir, e.Name()), depth-1)
 			if err != nil {
 				return nil, err
@@ -122,7 +131,7 @@ func findShards(fsys vfs.FS, dir string, depth int) ([]string, error) {
 			below = append(below, more...)
 		}
 	}
-	return below, nil
+	return append(here, below...), nil
 }
 
 // verifier checks one shard's directory.
@@ -169,7 +178,11 @@ func list(fsys vfs.FS, dir string) (listing, error) {
 		case segment.NameTemporary:
 			l.left = append(l.left, e.Name())
 		case segment.NameUnknown:
-			l.strays = append(l.strays, e.Name())
+			switch e.Name() {
+			case incarnationName, segment.TempName(incarnationName), groupsDir:
+			default:
+				l.strays = append(l.strays, e.Name())
+			}
 		default:
 			l.side[class] = true
 		}
