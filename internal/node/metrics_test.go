@@ -81,7 +81,7 @@ func TestWorkMovesEveryMetric(t *testing.T) {
 		o.FS = faulty
 		c := &o.Config
 		c.Storage.FsyncInterval = time.Hour // what is not flushed stays so, to be seen
-		c.Storage.SegmentBytes = 8192 // so that segments roll
+		c.Storage.SegmentBytes = 8192       // so that segments roll
 		c.Streams.QueueCapacity = 4
 	})
 	r.awaitReady()
