@@ -5,7 +5,7 @@
 //
 // It owns the segment header and record codecs with their checksums, the validating
 // scan and the bounded read, the sparse index, the side files (durable.mark, replica,
-// epochs, producers, reading snapshots) and the names of files and shard directories.
+// epochs, producers) and the names of files and shard directories.
 //
 // Goroutines: none. Values are not safe for concurrent use unless they say so.
 //

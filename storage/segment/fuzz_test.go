@@ -181,7 +181,6 @@ func FuzzSideFiles(f *testing.F) {
 		f.Add(v[name].bytes(f))
 	}
 	f.Add(segment.AppendProducers(nil, someProducers))
-	f.Add(segment.AppendSnapshot(nil, segment.SnapshotHead{Content: 1, AsOf: 2}, []byte("x")))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := allocated()
 		if m, err := segment.DecodeMark(b); err == nil {
@@ -195,9 +194,6 @@ func FuzzSideFiles(f *testing.F) {
 		}
 		if s, err := segment.DecodeProducers(b); err == nil {
 			require.Equal(t, b[8:], segment.AppendProducers(nil, s)[8:])
-		}
-		if h, body, err := segment.DecodeSnapshot(b, "snapshot", 1); err == nil {
-			require.Equal(t, b[32:], segment.AppendSnapshot(nil, h, body)[32:])
 		}
 		require.Less(t, allocated()-before, uint64(4<<20+16*len(b)))
 	})

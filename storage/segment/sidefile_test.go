@@ -79,20 +79,6 @@ var sideFiles = []struct {
 		read:  func(fsys vfs.FS, dir string) (any, error) { return segment.ReadProducers(fsys, dir) },
 		want:  someProducers, absent: (*segment.ProducerSnapshot)(nil),
 	},
-	{
-		name: segment.SnapshotName,
-		write: func(fsys vfs.FS, dir string) error {
-			return segment.WriteSnapshot(fsys, dir, segment.SnapshotName, segment.SnapshotHead{Content: 5, AsOf: 6}, []byte("body"))
-		},
-		read: func(fsys vfs.FS, dir string) (any, error) {
-			h, body, ok, err := segment.ReadSnapshot(fsys, dir, segment.SnapshotName, 5)
-			if !ok {
-				return nil, err
-			}
-			return string(body) + h.AsOf.String(), err
-		},
-		want: "body6",
-	},
 }
 
 // Written it is read; missing it is absent; with any bit flipped, cut anywhere, emptied or
@@ -154,14 +140,6 @@ func reserved(name string, n int) bool {
 		return n >= 6 && n < 16
 	}
 	return false
-}
-
-func TestSideFilesOfAnotherKind(t *testing.T) {
-	fsys, dir := vfs.OS(), t.TempDir()
-	require.NoError(t, sideFiles[4].write(fsys, dir))
-	_, _, ok, err := segment.ReadSnapshot(fsys, dir, segment.SnapshotName, 6)
-	require.NoError(t, err)
-	require.False(t, ok)
 }
 
 func TestReadFileRefusesALargeFileUnread(t *testing.T) {
