@@ -393,3 +393,37 @@ func TestAConsumerWorksThroughARestart(t *testing.T) {
 	require.Len(t, done, n*9/10)
 	require.Len(t, poisoned, n/10)
 }
+
+// TestAWatchGoesOnAfterARestart follows an empty cache, and then a full one, over a kill.
+func TestAWatchGoesOnAfterARestart(t *testing.T) {
+	p := newProcess(t, "")
+	p.createCache(api.Cache{Cache: "c", Shards: 3})
+	c := p.dial()
+	k := c.Cache("c")
+	all, err := k.WatchPrefix(soon(t), "")
+	require.NoError(t, err)
+	one, err := k.Watch(soon(t), "key1")
+	require.NoError(t, err)
+	p.restart(true) // nothing was received yet
+	next := func(w *client.Watch) client.Change {
+		ch, err := w.Next(soon(t))
+		require.NoError(t, err)
+		return ch
+	}
+	require.NoError(t, k.Put(soon(t), "key1", []byte("a")))
+	require.Equal(t, "a", string(next(all).Value))
+	require.Equal(t, "a", string(next(one).Value))
+	p.restart(true)
+	_, _, err = k.Delete(soon(t), "key1")
+	require.NoError(t, err)
+	require.True(t, next(all).Deleted)
+	require.True(t, next(one).Deleted)
+	require.NoError(t, k.Put(soon(t), "other", []byte("b"), client.WithTTL(50*time.Millisecond)))
+	require.Equal(t, "b", string(next(all).Value))
+	require.True(t, next(all).Deleted, "an expiry is a delete")
+
+	require.NoError(t, k.Put(soon(t), "key2", []byte("c")))
+	retained, err := k.WatchPrefix(soon(t), "key", client.WithRetained())
+	require.NoError(t, err)
+	require.Equal(t, "key2", next(retained).Key)
+}
