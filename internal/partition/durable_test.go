@@ -102,10 +102,12 @@ func TestRetentionThatOvertakesASubscriberIsAnError(t *testing.T) {
 }
 
 func TestStartAtATime(t *testing.T) {
-	now := storage.Micros(1000)
-	p := durable(t, t.TempDir(), func(o *Options) { o.Storage.Clock = func() storage.Micros { return now } })
+	var now atomic.Uint64
+	p := durable(t, t.TempDir(), func(o *Options) {
+		o.Storage.Clock = func() storage.Micros { return storage.Micros(now.Load()) }
+	})
 	for i := range 10 {
-		now = storage.Micros(1000 + 10*i)
+		now.Store(uint64(1000 + 10*i))
 		publish(t, p, fmt.Sprint(i))
 	}
 	for at, want := range map[storage.Micros]storage.Offset{0: 0, 1000: 0, 1001: 1, 1050: 5, 1090: 9, 1091: 10, 1 << 63: 10} {
