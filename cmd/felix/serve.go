@@ -49,7 +49,8 @@ func (e *environment) serve(c *cobra.Command) error {
 	ctx := c.Context()
 	n, err := node.Start(ctx, node.Options{Config: cfg.Options, Version: version(), ContextFile: file, Log: log, Getenv: e.getenv})
 	if err != nil {
-		return err
+		// Nothing that a client would call unreachable or refused.
+		return &exitError{exitOther, err}
 	}
 	log.Info("serving", "clients", n.ClientAddr(), "http", n.HTTPURL(), "data", cfg.Options.Data, "version", version(), "pid", os.Getpid())
 
