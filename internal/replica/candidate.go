@@ -162,13 +162,11 @@ func (r *Replica) reassigned(a *meta.Assignment, version meta.Version, mine bool
 }
 
 func (r *Replica) tickAsking() {
-	if r.now-r.askedAt < ResendAfter {
-		return
+	// An answer that is under way comes, if only as unknown; and a term that is won waits
+	// for the disk.
+	if !r.asking && r.asked != nil && r.now-r.askedAt >= ResendAfter {
+		r.propose(r.asked)
 	}
-	if r.asking {
-		return // its answer comes, if only as unknown
-	}
-	r.propose(r.asked)
 }
 
 // won begins a term that metadata gave to this opening.

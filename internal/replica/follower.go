@@ -79,8 +79,9 @@ func (r *Replica) receiveAppend(m *Message) {
 		r.answer(l, RefusedBusy, m.Prev)
 		return
 	}
-	if r.follow(l, heldBatch{term: m.Term, prev: m.Prev, bytes: m.Bytes, mark: m.Mark}) {
-		r.answer(l, NotRefused, m.Prev)
+	tail := l.tail
+	if r.follow(l, heldBatch{term: m.Term, prev: m.Prev, bytes: m.Bytes, mark: m.Mark}) && (l.tail == tail || !r.rules.Hold(AnswerDurable)) {
+		r.answer(l, NotRefused, m.Prev) // what is being written is answered when it is durable
 	}
 	r.learnHead(l, m.Head)
 }
@@ -260,8 +261,14 @@ func (r *Replica) Written(now time.Duration, id LogID, first, next Offset, encod
 		l.tail, l.last = next, end
 	}
 	l.written = max(l.written, min(next, l.tail))
-	if r.role == Adopting {
+	switch r.role {
+	case Adopting:
 		r.adoptStep(l)
+	case Starting, Leading:
+		// The last of what was adopted: followers may be waiting for it.
+		for i := range r.peers {
+			r.pump(&r.peers[i], l)
+		}
 	}
 }
 

@@ -187,7 +187,7 @@ func (r *Replica) ship(p *peer, l *shardLog, prev Place, encoded []byte, next Of
 	}
 	m := r.send(Append, p.node, r.term)
 	m.Log, m.Prev, m.Bytes = l.id, prev, encoded
-	m.Mark, m.Head, m.Tail, m.Peer = l.mark, l.head, l.written, p.opening.Count
+	m.Mark, m.Head, m.Tail, m.Peer = l.mark, l.head, l.tail, p.opening.Count
 	pr.told, pr.toldHead = l.mark, l.head
 	if pr.state == streaming {
 		pr.shipped(next, r.now)
@@ -207,14 +207,15 @@ func (r *Replica) pump(p *peer, l *shardLog) {
 	switch {
 	case pr.next < l.head:
 		m := r.send(Reset, p.node, r.term)
-		m.Log, m.Match, m.Mark, m.Head, m.Tail, m.Peer = l.id, l.head, l.mark, l.head, l.written, p.opening.Count
+		m.Log, m.Match, m.Mark, m.Head, m.Tail, m.Peer = l.id, l.head, l.mark, l.head, l.tail, p.opening.Count
 		pr.asked, pr.sentAt = true, r.now
 		pr.probeAt, pr.probeEnd = l.head, l.head
 	case pr.next < l.written:
 		pr.fetching, pr.sentAt = true, r.now
 		r.effect(Effect{Type: Fetch, Log: l.id, At: pr.next, Limit: MaxShipBytes, Peer: p.node})
+	case pr.next < l.tail: // being written: it is fetched when it is there
 	case pr.state == probing:
-		r.ship(p, l, l.last, nil, pr.next)
+		r.ship(p, l, l.last, nil, l.tail)
 	}
 }
 
@@ -272,7 +273,7 @@ func (r *Replica) appended(p *peer, m *Message) {
 	}
 	switch m.Refused {
 	case NotRefused:
-		if pr.asked && m.Prev.Next == pr.probeAt {
+		if pr.asked && (m.Prev.Next == pr.probeAt || pr.match >= pr.probeEnd && m.Match >= pr.probeAt) {
 			pr.asked, pr.state, pr.inflight = false, streaming, 0
 			pr.next = max(pr.match, pr.probeEnd)
 			if pr.match < pr.probeEnd {

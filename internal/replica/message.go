@@ -100,7 +100,7 @@ type LogVote struct {
 type LogMark struct {
 	Mark Offset // committed mark
 	Head Offset // retention head
-	Tail Offset // one past the last record written
+	Tail Offset // one past the last record
 }
 
 // Message is one message between two replicas of a shard. It is one struct for all
@@ -123,7 +123,7 @@ type Message struct {
 	Prev  Place  // the place the records follow; in an answer, the place asked about
 	Mark  Offset // committed mark of Log
 	Head  Offset // retention head of Log
-	Tail  Offset // one past the last record: the leader's written, an answerer's own
+	Tail  Offset // one past the last record: the leader's, an answerer's own
 	Match Offset // Appended: verified and durable up to here; Pulled: the next offset; Reset: the base
 	Start Offset // Refused: where the answerer's generation At began
 	At    Generation

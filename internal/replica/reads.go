@@ -83,7 +83,7 @@ func (r *Replica) beat(p *peer, round uint64) {
 	m.Marks = make([]LogMark, len(r.logs))
 	for i := range r.logs {
 		l := &r.logs[i]
-		m.Marks[i] = LogMark{Mark: l.mark, Head: l.head, Tail: l.written}
+		m.Marks[i] = LogMark{Mark: l.mark, Head: l.head, Tail: l.tail}
 		p.logs[i].told, p.logs[i].toldHead = l.mark, l.head
 	}
 }

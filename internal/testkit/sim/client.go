@@ -64,6 +64,9 @@ func (w *world) startClients() {
 	} else {
 		roles = []role{registerClient, registerClient, registerClient, registerClient, registerClient}
 	}
+	if w.shape.Same {
+		roles = []role{plainPublisher, plainPublisher, plainPublisher, plainPublisher}
+	}
 	if w.shape.Retention {
 		// Who published what is read from the log here: without its head, a retry could not
 		// be told from a new publish.
@@ -159,6 +162,9 @@ func (c *client) send() {
 	op := c.op
 	r := &request{client: c, attempt: c.attempt, kind: op.kind, key: op.key, seq: op.seq, expected: op.expected, value: op.value, from: c.from, position: op.position}
 	for _, p := range op.payloads {
+		if w.shape.Same {
+			p = "alike"
+		}
 		r.payloads = append(r.payloads, []byte(p))
 	}
 	n := w.nodes[c.target]

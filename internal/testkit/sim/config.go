@@ -23,8 +23,8 @@ type Options struct {
 	Keep []int
 	// Trace, when not nil, gets a line for each thing that happens.
 	Trace io.Writer
-	// Shape, when not nil, changes what the seed drew.
-	Shape func(*Shape)
+	// Profile names a bias of what seeds draw: see Profiles.
+	Profile string
 }
 
 // Workload is what the shard's records mean.
@@ -48,6 +48,12 @@ type Shape struct {
 	Workload    Workload
 	Retention   bool          // heads move
 	Coarse      bool          // record times are of whole seconds, and clocks stand still
+	Churn       bool          // faults come fast, leaders change often
+	Sets        bool          // the set changes often, and metadata answers get lost
+	Lazy        bool          // power is cut often
+	SlowDisks   bool          // a flush takes tens of milliseconds
+	Wipes       bool          // disks are replaced by empty ones
+	Same        bool          // all records look alike; only logs are judged
 	Loss        float64       // of messages, while faults last
 	Duplicate   float64       // of messages
 	Delay       time.Duration // longest ordinary delay of a message
@@ -66,7 +72,7 @@ func (s *Shape) String() string {
 
 // drawShape draws a shape. Every choice draws the same number of times whatever the
 // others gave, so that shapes of neighbouring seeds have nothing in common.
-func drawShape(seed uint64) *Shape {
+func drawShape(seed uint64, profile string) *Shape {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	s := &Shape{
 		Factor:      [...]int{1, 2, 3, 3, 3, 3, 5, 5}[rng.IntN(8)],
@@ -83,7 +89,74 @@ func drawShape(seed uint64) *Shape {
 	}
 	// The registers are read from the log alone: it keeps its head.
 	s.Retention = s.Retention && s.Workload == StreamWorkload
+	if bias := Profiles[profile]; bias != nil {
+		bias(s)
+	}
 	s.Nodes = s.Factor + rng.IntN(3)
 	s.Faults = drawFaults(rng, s)
 	return s
+}
+
+// Profiles are biases under which a seed reaches certain corners sooner.
+var Profiles = map[string]func(*Shape){
+	// churn: faults come fast, leaders change often.
+	"churn": func(s *Shape) {
+		s.Churn = true
+		s.FaultTime = 20 * time.Second
+		if s.Factor < 3 {
+			s.Factor = 3
+		}
+	},
+	// alike: and all records look alike, also in their time, so that only their
+	// generation tells them apart.
+	"alike": func(s *Shape) {
+		s.Churn, s.Same, s.Coarse = true, true, true
+		s.FaultTime = 20 * time.Second
+		s.Factor, s.Workload, s.Retention = 3, StreamWorkload, false
+	},
+	// cache: churn over registers with linearizable reads.
+	"cache": func(s *Shape) {
+		s.Churn = true
+		s.FaultTime = 20 * time.Second
+		s.Factor, s.Workload, s.Retention, s.Consistency = 3, CacheWorkload, false, meta.ConsistencyQuorum
+	},
+	// lease: and the reads use leases.
+	"lease": func(s *Shape) {
+		s.Churn, s.Leases = true, true
+		s.FaultTime = 30 * time.Second
+		s.Factor, s.Workload, s.Retention, s.Consistency = 3, CacheWorkload, false, meta.ConsistencyQuorum
+	},
+	// sets: churn over the replica set.
+	"sets": func(s *Shape) {
+		s.Churn, s.Sets = true, true
+		s.FaultTime = 20 * time.Second
+		s.Factor, s.Consistency, s.Fsync = 3, meta.ConsistencyQuorum, storage.OnCommit
+	},
+	// trims: heads move all the time.
+	"trims": func(s *Shape) {
+		s.Churn, s.Retention = true, true
+		s.FaultTime = 20 * time.Second
+		s.Factor, s.Workload = 3, StreamWorkload
+	},
+	// slow: flushes take long, and power is cut while they last.
+	"slow": func(s *Shape) {
+		s.Churn, s.Lazy, s.SlowDisks = true, true, true
+		s.FaultTime = 20 * time.Second
+		s.Factor, s.Fsync, s.Consistency = 3, storage.OnCommit, meta.ConsistencyQuorum
+	},
+	// wipe: disks are replaced.
+	"wipe": func(s *Shape) {
+		s.Churn, s.Wipes = true, true
+		s.FaultTime = 20 * time.Second
+		s.Factor, s.Fsync, s.Consistency = 3, storage.OnCommit, meta.ConsistencyQuorum
+	},
+	// lazy: logs that are flushed seldom, and power cuts.
+	"lazy": func(s *Shape) {
+		s.Churn, s.Lazy = true, true
+		s.FaultTime = 20 * time.Second
+		s.Factor = 3
+		if s.Fsync == storage.OnCommit {
+			s.Fsync = storage.Periodic
+		}
+	},
 }

@@ -37,11 +37,12 @@ const (
 	CutLeader                    // power cut of whoever leads
 	NetLossy                     // messages are lost, doubled and late
 	Trim                         // the leader lets go of a head
+	Rival                        // a node asks to lead although somebody does
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{"kill", "power-cut", "power-cut-all", "suspend", "partition", "one-way", "isolate", "slow", "full-disk", "flush-fails", "wipe",
-	"clock-rate", "clock-jump", "meta-outage", "meta-lossy", "meta-restore", "recreate", "change-set", "kill-leader", "cut-leader", "net-lossy", "trim"}
+	"clock-rate", "clock-jump", "meta-outage", "meta-lossy", "meta-restore", "recreate", "change-set", "kill-leader", "cut-leader", "net-lossy", "trim", "rival"}
 
 // String is the fault's name in reports.
 func (k FaultKind) String() string { return faultNames[k] }
@@ -66,7 +67,7 @@ func (f *Fault) String() string {
 func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 	weights := [faultKinds]int{
 		Kill: 6, PowerCut: 6, PowerCutAll: 2, Suspend: 4, Partition: 6, OneWay: 4, Isolate: 6, Slow: 3, FullDisk: 2, FlushFails: 3, Wipe: 3,
-		ClockRate: 3, ClockJump: 2, MetaOutage: 3, MetaLossy: 4, MetaRestore: 1, Recreate: 0, ChangeSet: 5, KillLeader: 6, CutLeader: 5, NetLossy: 4, Trim: 0,
+		ClockRate: 3, ClockJump: 2, MetaOutage: 3, MetaLossy: 4, MetaRestore: 1, Recreate: 0, ChangeSet: 5, KillLeader: 6, CutLeader: 5, NetLossy: 4, Trim: 0, Rival: 4,
 	}
 	// Each run has a mood: some kinds more often, some not at all.
 	for k := range weights {
@@ -77,7 +78,7 @@ func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 			weights[k] *= 3
 		}
 	}
-	wipes := rng.IntN(3) == 0
+	wipes := rng.IntN(3) == 0 || s.Wipes
 	if wipes && s.Fsync == storage.OnCommit && s.Factor >= 3 {
 		weights[FlushFails] = 0
 	} else {
@@ -85,6 +86,18 @@ func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 	}
 	if rng.IntN(10) == 0 {
 		weights[Recreate] = 2
+	}
+	if s.Churn {
+		weights[Rival], weights[Isolate], weights[KillLeader] = 25, 15, 10
+	}
+	if s.Wipes {
+		weights[Wipe], weights[KillLeader], weights[MetaRestore] = 20, 15, 0
+	}
+	if s.Sets {
+		weights[ChangeSet], weights[MetaLossy], weights[MetaRestore] = 30, 15, 0
+	}
+	if s.Lazy {
+		weights[PowerCut], weights[CutLeader], weights[Rival] = 20, 20, 5
 	}
 	if s.Retention {
 		weights[Trim] = 20
@@ -117,7 +130,11 @@ func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 			Kind: kind, At: at, For: time.Duration(200+rng.IntN(8000)) * time.Millisecond,
 			Node: rng.IntN(s.Nodes), Mask: uint8(rng.IntN(256)), Size: rng.Float64(),
 		})
-		at += time.Duration(100+rng.IntN(4000)) * time.Millisecond
+		gap := 100 + rng.IntN(4000)
+		if s.Churn {
+			gap /= 6
+		}
+		at += time.Duration(gap) * time.Millisecond
 	}
 	return out
 }
@@ -167,7 +184,7 @@ func (w *world) inject(f *Fault) {
 		}
 	case Slow:
 		n.slow = time.Duration(f.Size * float64(100*time.Millisecond))
-		w.after(f.For, func() { n.slow = 0 })
+		w.after(f.For, func() { n.slow = w.baseSlow() })
 	case FullDisk:
 		n.disk.setFull(true)
 		w.after(f.For, func() { n.disk.setFull(false) })
@@ -206,6 +223,10 @@ func (w *world) inject(f *Fault) {
 				w.net.loss, w.net.dup, w.net.delay = 0, 0, 2*time.Millisecond
 			}
 		})
+	case Rival:
+		if n.alive && n.shard != nil {
+			n.shard.do(func(r *replica.Replica, now time.Duration) { r.Campaign(now) })
+		}
 	case Trim:
 		if l := w.leader(); l != nil {
 			for i := range l.shard.ports {

@@ -25,7 +25,7 @@ const never = int64(1) << 62
 // Only quorum writes promise as much, and only while no loss happened that the table of
 // acknowledgements allows.
 func (c *checker) judgeHistory(n *node) {
-	if c.w.shape.Consistency != meta.ConsistencyQuorum || c.lossy || c.anyAllowed() {
+	if c.w.shape.Same || c.w.shape.Consistency != meta.ConsistencyQuorum || c.lossy || c.anyAllowed() {
 		return
 	}
 	where := map[string]offset{}

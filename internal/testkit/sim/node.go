@@ -34,6 +34,7 @@ type node struct {
 func newNode(w *world, i int) *node {
 	n := &node{world: w, index: i, id: meta.NodeID(fmt.Sprintf("n%d", i+1)), rate: 1}
 	n.disk = newDisk(n)
+	n.slow = w.baseSlow()
 	n.rate = 1 + (w.rng.Float64()-0.5)/50
 	n.bootBase = time.Duration(i) * time.Hour
 	return n
@@ -42,6 +43,14 @@ func newNode(w *world, i int) *node {
 // boot is the node's CLOCK_BOOTTIME: it runs on while the process sleeps.
 func (n *node) boot() time.Duration {
 	return n.bootBase + time.Duration(float64(n.world.now-n.bootFrom)*n.rate)
+}
+
+// baseSlow is how slow disks are without a fault.
+func (w *world) baseSlow() time.Duration {
+	if w.shape.SlowDisks {
+		return 25 * time.Millisecond
+	}
+	return 0
 }
 
 // setRate changes how fast the boot-time clock runs; it never goes back.

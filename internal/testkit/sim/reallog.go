@@ -229,7 +229,7 @@ func (l *realLog) sweep() {
 	}
 	l.busy = true // background work may be due
 	if l.disk.node.world.shape.Fsync == storage.Periodic && l.log.Health().State == storage.StateServing {
-		if err := l.log.Sync(ctx); err != nil && !l.over && l.log.Health().State == storage.StateServing {
+		if err := l.log.Sync(ctx); err != nil && !errors.Is(err, storage.ErrNotWritten) && !l.over && l.log.Health().State == storage.StateServing {
 			l.disk.node.world.fail("log", "%s: periodic flush: %v", l.disk.node.id, err)
 		}
 	}

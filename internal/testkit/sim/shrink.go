@@ -29,6 +29,9 @@ func ReplayCommand(o Options, keep []int) string {
 	if len(off) > 0 {
 		cmd += " -sim.off=" + strings.Join(off, ",")
 	}
+	if o.Profile != "" {
+		cmd += " -sim.profile=" + o.Profile
+	}
 	if o.Memory {
 		cmd += " -sim.memory"
 	}

@@ -15,19 +15,20 @@ import (
 )
 
 var (
-	seedFlag   = flag.Uint64("sim.seed", 0, "run this one seed, with its trace on standard error")
-	seedsFlag  = flag.Int("sim.seeds", 0, "how many seeds to run (default 100, 20 with -short)")
-	fromFlag   = flag.Uint64("sim.from", 1, "the first seed")
-	keepFlag   = flag.String("sim.keep", "", "with sim.seed: the indices of the faults to keep, separated by commas")
-	offFlag    = flag.String("sim.off", "", "clauses to switch off, separated by commas")
-	memoryFlag = flag.Bool("sim.memory", false, "keep logs in memory instead of on the strict disk")
-	quietFlag  = flag.Bool("sim.quiet", false, "with sim.seed: no trace")
+	seedFlag    = flag.Uint64("sim.seed", 0, "run this one seed, with its trace on standard error")
+	seedsFlag   = flag.Int("sim.seeds", 0, "how many seeds to run (default 100, 20 with -short)")
+	fromFlag    = flag.Uint64("sim.from", 1, "the first seed")
+	keepFlag    = flag.String("sim.keep", "", "with sim.seed: the indices of the faults to keep, separated by commas")
+	offFlag     = flag.String("sim.off", "", "clauses to switch off, separated by commas")
+	profileFlag = flag.String("sim.profile", "", "a bias of what seeds draw: churn, alike, cache, lease, sets, trims, lazy")
+	memoryFlag  = flag.Bool("sim.memory", false, "keep logs in memory instead of on the strict disk")
+	quietFlag   = flag.Bool("sim.quiet", false, "with sim.seed: no trace")
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func options(t *testing.T) Options {
-	o := Options{Memory: *memoryFlag}
+	o := Options{Memory: *memoryFlag, Profile: *profileFlag}
 	for _, name := range strings.FieldsFunc(*offFlag, func(r rune) bool { return r == ',' }) {
 		rule, ok := replica.ParseRule(name)
 		if !ok {

@@ -105,10 +105,7 @@ const settleTime = 90 * time.Second
 
 // Run runs one seed.
 func Run(o Options) *Result {
-	shape := drawShape(o.Seed)
-	if o.Shape != nil {
-		o.Shape(shape)
-	}
+	shape := drawShape(o.Seed, o.Profile)
 	w := &world{opts: o, shape: shape, rng: rand.New(rand.NewPCG(o.Seed, 2))}
 	w.setup()
 	for i := range shape.Faults {
@@ -171,7 +168,7 @@ func (w *world) healAll() {
 	w.meta.lossy = false
 	for _, n := range w.nodes {
 		n.disk.heal()
-		n.slow = 0
+		n.slow = w.baseSlow()
 		n.suspended = 0
 		if !n.alive {
 			n.start()
