@@ -38,7 +38,7 @@ func TestStreamsAreFoundByName(t *testing.T) {
 	require.ErrorAs(t, err, &exists)
 }
 
-func TestFindingAStreamAllocatesNothing(t *testing.T) {
+func TestGuardFindingAStreamAllocatesNothing(t *testing.T) {
 	w := newWorld(t)
 	b := w.open(memoryOnly)
 	create(t, b, memoryStream("orders"))

@@ -18,7 +18,7 @@ import (
 
 // An idle shard costs no goroutine and at most 16 KiB. FELIX_SHARDS=10000 for the full
 // number.
-func TestIdleShardsCostNothing(t *testing.T) {
+func TestGuardIdleShardsCostNothing(t *testing.T) {
 	shards := 200
 	if n, err := strconv.Atoi(os.Getenv("FELIX_SHARDS")); err == nil {
 		shards = n

@@ -56,7 +56,7 @@ func (l *pipeline) burst(t testing.TB) {
 
 // The target is 0.2 allocations per published record in the whole server; the shard may
 // use a tenth of it.
-func TestPublishingAllocatesNextToNothing(t *testing.T) {
+func TestGuardPublishingAllocatesNextToNothing(t *testing.T) {
 	for name, subscribers := range map[string]int{"no subscriber": 0, "one subscriber": 1} {
 		t.Run(name, func(t *testing.T) {
 			p := durable(t, t.TempDir(), func(o *Options) { o.Storage.Fsync = storage.None })
@@ -91,7 +91,7 @@ func TestPublishingAllocatesNextToNothing(t *testing.T) {
 
 // A subscriber that lags and is in the middle of its page holds at most 256 KiB,
 // whatever the backlog; one that waits holds next to nothing.
-func TestMemoryOfALaggingSubscriber(t *testing.T) {
+func TestGuardMemoryOfALaggingSubscriber(t *testing.T) {
 	if raceEnabled {
 		t.Log("the race detector's own memory is not measured")
 		return
@@ -143,7 +143,7 @@ func TestMemoryOfALaggingSubscriber(t *testing.T) {
 }
 
 // Sixty-four subscribers cost the encoding of one.
-func TestSixtyFourSubscribersShareFrames(t *testing.T) {
+func TestGuardSixtyFourSubscribersShareFrames(t *testing.T) {
 	p := durable(t, t.TempDir())
 	var readers []*reader
 	for range 64 {

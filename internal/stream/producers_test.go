@@ -268,7 +268,7 @@ func TestReplayGivesTheTableOfAdmission(t *testing.T) {
 	})
 }
 
-func TestAdmissionDoesNotAllocateOnceWarm(t *testing.T) {
+func TestGuardAdmissionDoesNotAllocate(t *testing.T) {
 	var p Producers
 	seq, next := uint64(0), segment.Offset(0)
 	step := func() {

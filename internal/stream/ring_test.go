@@ -162,7 +162,7 @@ func TestTheRingKeepsToItsBounds(t *testing.T) {
 }
 
 // Sixty-four subscribers of one shape cost one encoding, not sixty-four.
-func TestFramesAreEncodedOncePerShape(t *testing.T) {
+func TestGuardFramesAreEncodedOncePerShape(t *testing.T) {
 	ring := NewRing(1<<20, nil)
 	ring.Start()
 	const groups = 50
