@@ -23,9 +23,9 @@ func TestVerifyAgreesWithOpen(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "s")
 		segmentFile(t, dir, 0, 0, 6, 100)
 		segmentFile(t, dir, 1, 6, 5, 300)
-		newest := segmentFile(t, dir, 2, 11, 4, 200)
+		newest := segmentFile(t, dir, 3, 11, 4, 200) // no segment 2: see hurt
 		if rng.IntN(3) == 0 {
-			putMark(t, dir, segment.Mark{Segment: 2, SyncedBytes: newest[rng.IntN(len(newest))]})
+			putMark(t, dir, segment.Mark{Segment: 3, SyncedBytes: newest[rng.IntN(len(newest))]})
 		}
 		what := hurt(t, rng, dir)
 		r, err := verifyJSON(t, dir)
@@ -62,7 +62,7 @@ func TestVerifyAgreesWithOpen(t *testing.T) {
 
 // hurt damages one thing in a directory and says what.
 func hurt(t *testing.T, rng *rand.Rand, dir string) string {
-	id := segment.ID(2)
+	id := segment.ID(3)
 	if rng.IntN(3) == 0 {
 		id = segment.ID(rng.IntN(2))
 	}
@@ -70,7 +70,7 @@ func hurt(t *testing.T, rng *rand.Rand, dir string) string {
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	write := func(b []byte) { require.NoError(t, os.WriteFile(path, b, 0o600)) }
-	switch rng.IntN(9) {
+	switch rng.IntN(10) {
 	case 0:
 		at := rng.IntN(len(b))
 		if at >= 28 && at < 32 {
@@ -112,13 +112,16 @@ func hurt(t *testing.T, rng *rand.Rand, dir string) string {
 		require.NoError(t, err)
 		return "index"
 	case 7:
-		name := filepath.Join(dir, segment.SegmentName(3))
+		name := filepath.Join(dir, segment.SegmentName(4))
 		body := make([]byte, rng.IntN(100))
 		if rng.IntN(4) == 0 && len(body) > 0 {
 			body[rng.IntN(len(body))] = 7
 		}
 		require.NoError(t, os.WriteFile(name, body, 0o600))
 		return "unfinished roll"
+	case 8:
+		require.NoError(t, os.WriteFile(filepath.Join(dir, segment.SegmentName(2)), randomJunk(rng), 0o600))
+		return "short file between"
 	default:
 		name := []string{segment.ReplicaName, segment.EpochsName, segment.ProducersName, segment.MarkName, "stray~"}[rng.IntN(5)]
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), randomJunk(rng), 0o600))

@@ -352,7 +352,7 @@ func (v *verifier) unreadable(ctx context.Context, i int, state segment.HeaderFi
 	case newest:
 		v.report.atRecord(Note, c, "an unfinished roll: opening the log removes it")
 		return segmentFound{passable: true}, nil
-	case state == segment.HeaderShort && size == 0:
+	case state == segment.HeaderShort && i > 0:
 		v.report.atRecord(Note, c, "if the segments around it meet, opening the log removes it")
 		return segmentFound{passable: true}, nil
 	default:

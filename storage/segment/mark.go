@@ -15,6 +15,7 @@ const (
 	markMagic   = 0x464C534D // "FLSM"
 	markVersion = 1
 	markSize    = 32
+	markFileMax = 4096 // of the file that holds it
 )
 
 // Mark says how far the active segment is known to be on the device. It never runs
@@ -46,11 +47,12 @@ func AppendMark(dst []byte, m Mark) []byte {
 	return binary.BigEndian.AppendUint32(dst, 0)
 }
 
-// DecodeMark reads durable.mark. The error is a *Corruption; the caller then takes the
+// DecodeMark reads durable.mark. Bytes behind it are not looked at: a file that is rewritten
+// in place keeps a length it once had. The error is a *Corruption; the caller then takes the
 // mark as absent.
 func DecodeMark(b []byte) (Mark, error) {
-	if len(b) != markSize {
-		return Mark{}, sideDamage(MarkName, "%d bytes, not %d", len(b), markSize)
+	if len(b) < markSize {
+		return Mark{}, sideDamage(MarkName, "%d bytes of %d", len(b), markSize)
 	}
 	if c := checkSide(MarkName, b, markMagic, markVersion); c != nil {
 		return Mark{}, c
@@ -95,7 +97,7 @@ func WriteMark(f vfs.File, m Mark) error {
 // ReadMark reads dir's durable.mark: false if it is missing or damaged, which is the
 // same thing to a caller. The error is of the file system.
 func ReadMark(fsys vfs.FS, dir string) (Mark, bool, error) {
-	b, err := ReadFile(fsys, dir, MarkName, markSize)
+	b, err := ReadFile(fsys, dir, MarkName, markFileMax)
 	if err == nil {
 		var m Mark
 		if m, err = DecodeMark(b); err == nil {

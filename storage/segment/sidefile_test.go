@@ -124,7 +124,17 @@ func TestSideFiles(t *testing.T) {
 				b[n] ^= 0x20
 				damaged(b, "flipped byte", n)
 			}
-			damaged(append(append([]byte{}, good...), 0), "padded", 1)
+			padded := append(append([]byte{}, good...), 0)
+			if f.name != segment.MarkName {
+				damaged(padded, "padded", 1)
+				return
+			}
+			// The mark is rewritten in place, and so a longer file stays one.
+			require.NoError(t, os.WriteFile(path, padded, 0o600))
+			got, err = f.read(fsys, dir)
+			require.NoError(t, err)
+			require.Equal(t, f.want, got)
+			damaged(make([]byte, 5000), "much longer", 5000)
 		})
 	}
 }
