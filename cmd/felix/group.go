@@ -14,32 +14,32 @@ import (
 
 func (e *environment) groupCommand() *cobra.Command {
 	letters := group("dead-letters", "List, redrive and discard what a group gave up on, or give up on a record",
-		e.lettersList(), e.letterCommand("redrive", "Hand a dead letter out again, its attempts forgotten", func(ctx context.Context, g *client.Group, at claim) error {
+		e.lettersList(), e.letterCommand("redrive", "Hand a dead letter out again, its attempts forgotten", func(ctx context.Context, g *client.Group, at claimArg) error {
 			return g.Redrive(ctx, at.shard, at.offset)
-		}), e.letterCommand("discard", "Forget a dead letter", func(ctx context.Context, g *client.Group, at claim) error {
+		}), e.letterCommand("discard", "Forget a dead letter", func(ctx context.Context, g *client.Group, at claimArg) error {
 			return g.Discard(ctx, at.shard, at.offset)
-		}), e.letterCommand("add", "Make a record a dead letter", func(ctx context.Context, g *client.Group, at claim) error {
+		}), e.letterCommand("add", "Make a record a dead letter", func(ctx context.Context, g *client.Group, at claimArg) error {
 			return g.GiveUp(ctx, at.message())
 		}))
 	return group("group", "Consumer groups: poll, settle, seek, describe",
 		e.groupCreate(), e.groupPoll(), e.groupAck(), e.groupNack(), e.groupExtend(), e.groupDescribe(), e.groupSeek(), e.groupSet(), e.groupList(), e.groupRemove(), letters)
 }
 
-// claim is SHARD:OFFSET:ATTEMPTS, as poll prints it; the attempts may be left out where
+// claimArg is a claim as SHARD:OFFSET:ATTEMPTS, as poll prints it; the attempts may be left out where
 // no delivery is meant.
-type claim struct {
+type claimArg struct {
 	shard    int
 	offset   uint64
 	attempts int
 }
 
-func (c claim) message() client.Message {
+func (c claimArg) message() client.Message {
 	return client.Message{Shard: c.shard, Offset: c.offset, Attempts: c.attempts}
 }
 
-func parseClaim(s string) (claim, error) {
+func parseClaim(s string) (claimArg, error) {
 	parts := strings.Split(s, ":")
-	var c claim
+	var c claimArg
 	var err error
 	if len(parts) == 2 || len(parts) == 3 {
 		if c.shard, err = strconv.Atoi(parts[0]); err == nil {
@@ -148,8 +148,8 @@ func (e *environment) groupSeek() *cobra.Command {
 	return e.seekCommand("seek STREAM GROUP", "Move a group; its claims are void", false)
 }
 
-// recordLine is a record as handed out.
-type recordLine struct {
+// handoutLine is a record as handed out.
+type handoutLine struct {
 	Claim     string `json:"claim"`
 	Shard     int    `json:"shard"`
 	Offset    uint64 `json:"offset"`
@@ -221,14 +221,14 @@ func (e *environment) groupPoll() *cobra.Command {
 func (e *environment) printMessage(m client.Message) {
 	at := fmt.Sprintf("%d:%d:%d", m.Shard, m.Offset, m.Attempts)
 	if e.opts.json {
-		printJSON(e.out, recordLine{at, m.Shard, m.Offset, m.Attempts, m.Payload, m.Publisher})
+		printJSON(e.out, handoutLine{at, m.Shard, m.Offset, m.Attempts, m.Payload, m.Publisher})
 		return
 	}
 	fmt.Fprintf(e.out, "%s %s\n", at, m.Payload)
 }
 
 // settleCommand is a command on claims.
-func (e *environment) settleCommand(use, short, done string, run func(ctx context.Context, g *client.Group, at claim) error) *cobra.Command {
+func (e *environment) settleCommand(use, short, done string, run func(ctx context.Context, g *client.Group, at claimArg) error) *cobra.Command {
 	return e.groupRun(use, short, cobra.MinimumNArgs(3), func(ctx context.Context, _ *client.Client, g *client.Group, args []string) error {
 		for _, arg := range args {
 			at, err := parseClaim(arg)
@@ -247,7 +247,7 @@ func (e *environment) settleCommand(use, short, done string, run func(ctx contex
 }
 
 func (e *environment) groupAck() *cobra.Command {
-	return e.settleCommand("ack STREAM GROUP CLAIM...", "Say that records are done", "acked", func(ctx context.Context, g *client.Group, at claim) error {
+	return e.settleCommand("ack STREAM GROUP CLAIM...", "Say that records are done", "acked", func(ctx context.Context, g *client.Group, at claimArg) error {
 		return g.Ack(ctx, at.message())
 	})
 }
@@ -255,7 +255,7 @@ func (e *environment) groupAck() *cobra.Command {
 func (e *environment) groupNack() *cobra.Command {
 	var delay int64
 	var c *cobra.Command
-	c = e.settleCommand("nack STREAM GROUP CLAIM...", "Give records back", "nacked", func(ctx context.Context, g *client.Group, at claim) error {
+	c = e.settleCommand("nack STREAM GROUP CLAIM...", "Give records back", "nacked", func(ctx context.Context, g *client.Group, at claimArg) error {
 		if !c.Flags().Changed("delay-ms") {
 			return g.Nack(ctx, at.message())
 		}
@@ -270,7 +270,7 @@ func (e *environment) groupNack() *cobra.Command {
 
 func (e *environment) groupExtend() *cobra.Command {
 	var by int64
-	c := e.settleCommand("extend STREAM GROUP CLAIM...", "Let claims stand longer", "extended", func(ctx context.Context, g *client.Group, at claim) error {
+	c := e.settleCommand("extend STREAM GROUP CLAIM...", "Let claims stand longer", "extended", func(ctx context.Context, g *client.Group, at claimArg) error {
 		if by <= 0 {
 			return usagef("--for-ms %d: at least 1", by)
 		}
@@ -281,7 +281,7 @@ func (e *environment) groupExtend() *cobra.Command {
 	return c
 }
 
-func (e *environment) letterCommand(use, short string, run func(ctx context.Context, g *client.Group, at claim) error) *cobra.Command {
+func (e *environment) letterCommand(use, short string, run func(ctx context.Context, g *client.Group, at claimArg) error) *cobra.Command {
 	return e.settleCommand(use+" STREAM GROUP SHARD:OFFSET...", short, use, run)
 }
 
