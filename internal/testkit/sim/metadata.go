@@ -142,7 +142,7 @@ func (d *metadata) readAssignment(n *node) {
 func (d *metadata) poll(n *node) {
 	var a *meta.Assignment
 	var v meta.Version
-	live := map[meta.NodeID]bool{}
+	live := map[meta.NodeID]meta.DiskID{}
 	d.call(n, func() bool {
 		a, v = d.assignment()
 		page, err := d.store.List(ctx, "live/", "", 0)
@@ -150,7 +150,11 @@ func (d *metadata) poll(n *node) {
 			return false
 		}
 		for _, e := range page.Entries {
-			live[meta.NodeID(e.Key[len("live/"):])] = true
+			disk, err := strconv.ParseUint(string(e.Value), 10, 64)
+			if err != nil {
+				d.world.fail("metadata", "lease of a node: %v", err)
+			}
+			live[meta.NodeID(e.Key[len("live/"):])] = meta.DiskID(disk)
 		}
 		return true
 	}, func() { n.assigned(a, v, live) }, func() {})
@@ -172,7 +176,7 @@ func (d *metadata) keepAlive(n *node) {
 			return false
 		}
 		n.lease = id
-		_, err = d.store.Txn(ctx, nil, []meta.Op{meta.PutLeased("live/"+string(n.id), []byte(strconv.Itoa(n.epoch)), id)})
+		_, err = d.store.Txn(ctx, nil, []meta.Op{meta.PutLeased("live/"+string(n.id), []byte(strconv.FormatUint(uint64(n.disk.id), 10)), id)})
 		return err == nil
 	}, func() {}, func() {})
 }

@@ -179,7 +179,7 @@ func (n *node) proposed(s *shard, o replica.ProposalOutcome, v meta.Version) {
 }
 
 // assigned takes what a read of the metadata said. live is nil when nodes were not read.
-func (n *node) assigned(a *meta.Assignment, v meta.Version, live map[meta.NodeID]bool) {
+func (n *node) assigned(a *meta.Assignment, v meta.Version, live map[meta.NodeID]meta.DiskID) {
 	if a == nil {
 		return
 	}
@@ -200,7 +200,9 @@ func (n *node) assigned(a *meta.Assignment, v meta.Version, live map[meta.NodeID
 		return
 	}
 	mine := a.Leader == n.id
-	if mine || a.Leader == "" || !live[a.Leader] {
+	// A leader is gone when no live node has its disk: a node that came back with an empty
+	// one cannot lead what it led.
+	if mine || a.Leader == "" || live[a.Leader] != a.LeaderDisk {
 		w := n.world
 		wait := w.between(0, 400*time.Millisecond)
 		if mine {

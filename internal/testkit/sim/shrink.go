@@ -17,7 +17,7 @@ func ReplayCommand(o Options, keep []int) string {
 		}
 		cmd += " -sim.keep=" + strings.Join(s, ",")
 		if len(s) == 0 {
-			cmd += "none"
+			cmd += ","
 		}
 	}
 	var off []string

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"runtime"
 	"strconv"
@@ -16,7 +15,7 @@ import (
 
 var (
 	seedFlag    = flag.Uint64("sim.seed", 0, "run this one seed, with its trace on standard error")
-	seedsFlag   = flag.Int("sim.seeds", 0, "how many seeds to run (default 100, 20 with -short)")
+	seedsFlag   = flag.Int("sim.seeds", 0, "how many seeds to run (default FELIX_SEEDS, else 100, 20 with -short)")
 	fromFlag    = flag.Uint64("sim.from", 1, "the first seed")
 	keepFlag    = flag.String("sim.keep", "", "with sim.seed: the indices of the faults to keep, separated by commas")
 	offFlag     = flag.String("sim.off", "", "clauses to switch off, separated by commas")
@@ -74,6 +73,13 @@ func TestSeeds(t *testing.T) {
 		if testing.Short() {
 			n = 20
 		}
+		if s := os.Getenv("FELIX_SEEDS"); s != "" {
+			v, err := strconv.Atoi(s)
+			if err != nil || v < 1 {
+				t.Fatalf("FELIX_SEEDS=%q is no number of seeds", s)
+			}
+			n = v
+		}
 	}
 	o := options(t)
 	var mu sync.Mutex
@@ -95,11 +101,17 @@ func TestSeeds(t *testing.T) {
 				o := o
 				o.Seed = seed
 				res := Run(o)
+				var keep []int
+				violation := res.Violation
+				if violation != nil {
+					keep, violation = Shrink(o, 60)
+				}
 				mu.Lock()
 				add(&total, &res.Stats)
 				if res.Violation != nil {
 					failures++
-					t.Errorf("seed %d: %v\n  %s\n  replay: %s", seed, res.Violation, res.Shape.String(), ReplayCommand(o, nil))
+					t.Errorf("seed %d: %v\n  %s\n  with %d of %d faults: %v\n  replay: %s", seed, res.Violation, res.Shape.String(),
+						len(keep), len(res.Shape.Faults), violation, ReplayCommand(o, keep))
 				}
 				mu.Unlock()
 			}
@@ -135,5 +147,3 @@ func TestOneSeedOneTrace(t *testing.T) {
 		}
 	}
 }
-
-var _ = fmt.Sprint
