@@ -53,6 +53,8 @@ func TestReadmeFiveMinutes(t *testing.T) {
 	require.NotNil(t, broker, "the README serves nothing")
 	require.Contains(t, output.String(), "hello")
 	require.Contains(t, output.String(), "a record with a key")
+	require.Contains(t, output.String(), "signed in")
+	require.Contains(t, output.String(), "0:0:1 send the invoice")
 	require.NoError(t, broker.stop())
 }
 
