@@ -203,6 +203,10 @@ func (s *sim) open(power bool) error {
 	s.log = log
 	s.stats.opens++
 	records, err := s.readAll(storage.LimitStable)
+	if damaged, ok := errors.AsType[*storage.DamagedError](err); ok && s.hasLied && power {
+		s.note("a sealed segment is damaged, as it may be: %v", damaged)
+		return stop
+	}
 	if err != nil {
 		return fmt.Errorf("after %s: %w", name, err)
 	}
