@@ -30,8 +30,9 @@ func rounds(t testing.TB, few int) int {
 
 func requireNext(t testing.TB, s *client.Subscription, from, to int) {
 	t.Helper()
+	ctx := soon(t)
 	for i := from; i < to; i++ {
-		r, err := s.Next(soon(t))
+		r, err := s.Next(ctx)
 		require.NoError(t, err)
 		require.Equal(t, uint64(i), r.Offset)
 		require.Equal(t, string(numbered(i)), string(r.Payload))
@@ -134,7 +135,7 @@ func TestClientAcrossBrokerRestarts(t *testing.T) {
 			c := p.dial()
 			s, err := c.Subscribe(soon(t), "orders")
 			require.NoError(t, err)
-			const each = 3000
+			const each = 1500
 			n := rounds(t, 3)
 			producer, err := c.Producer("orders", client.WithDeliveryTimeout(time.Minute))
 			require.NoError(t, err)
@@ -222,8 +223,9 @@ func TestClientKeysInOrder(t *testing.T) {
 	wg.Wait()
 	require.NoError(t, producer.Close(soon(t)))
 	next := make([]int, keys)
+	ctx := soon(t)
 	for range keys * each {
-		r, err := s.Next(soon(t))
+		r, err := s.Next(ctx)
 		require.NoError(t, err)
 		var k, i int
 		_, err = fmt.Sscan(string(r.Payload), &k, &i)
