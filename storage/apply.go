@@ -23,15 +23,9 @@ func (l *Log) complete(g *Group) {
 		h(g)
 	}
 	for _, b := range g.Batches {
-		w := b.w
-		if b.Done != nil {
-			b.Done(b)
-		}
-		if w != nil {
-			w.complete()
-		}
+		b.complete()
 	}
-	l.disk.putGroup(g)
+	l.putGroup(g)
 }
 
 // completeAll completes what has an outcome, when nothing else does.
@@ -52,7 +46,7 @@ func (l *Log) completeAll() {
 func (l *Log) failQueue(err error) {
 	m := &l.mu
 	for m.queue.n > 0 {
-		g := l.disk.getGroup()
+		g := l.getGroup()
 		g.Batches = m.queue.take(g.Batches)
 		for _, b := range g.Batches {
 			g.bytes += b.charge

@@ -48,7 +48,7 @@ type Batch struct {
 	version  uint16
 	admitted bool // it got an offset
 	enc      encodedInfo
-	w        *waiter
+	wait     waiter
 	next     *Batch
 }
 
@@ -69,7 +69,6 @@ type Group struct {
 
 	buf   []byte
 	bytes int64 // queue bytes to give back
-	end   filePos
 	link  *Group
 }
 

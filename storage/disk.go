@@ -16,6 +16,10 @@ const (
 	DefaultIndexMemory  = 32 << 20
 
 	maxKeptBuffer = groupBytes + groupBytes/2
+
+	// What an idle log may keep for its next append.
+	spareBuffer  = 4 << 10
+	spareBatches = 16
 )
 
 // DiskOptions say how the logs of one disk share it.
@@ -56,16 +60,16 @@ type DiskEvents struct {
 // files, watches the free room, and does their background work on goroutines that exist
 // only while there is some.
 type Disk struct {
-	fs      vfs.FS
-	dir     string
-	opt     DiskOptions
-	flushes chan struct{} // a slot for each flush in flight
-	groups  sync.Pool     // of *Group
-	waiters sync.Pool     // of *waiter; not global, for a channel belongs to one synctest bubble
-	files   fileCache
-	indexes indexCache
-	space   spaceWatch
-	flusher flusher
+	fs       vfs.FS
+	dir      string
+	opt      DiskOptions
+	flushes  chan struct{} // a slot for each flush in flight
+	groups   sync.Pool     // of *Group
+	parkings sync.Pool     // of *parking; not global, for a channel belongs to one synctest bubble
+	files    fileCache
+	indexes  indexCache
+	space    spaceWatch
+	flusher  flusher
 
 	mu struct {
 		sync.Mutex
@@ -105,7 +109,7 @@ func NewDisk(o DiskOptions) (*Disk, error) {
 		d.space.d = d
 	}
 	d.groups.New = func() any { return new(Group) }
-	d.waiters.New = newWaiter
+	d.parkings.New = newParking
 	d.mu.logs = make(map[*Log]struct{})
 	d.mu.timed = make(map[*Log]struct{})
 	d.flusher = newFlusher(o.IOUring)
@@ -341,10 +345,15 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// getGroup gives an empty group.
-func (d *Disk) getGroup() *Group { return d.groups.Get().(*Group) }
+// getGroup gives an empty group: the log's spare one, or one of the disk's.
+func (l *Log) getGroup() *Group {
+	if g := l.spareGroup.Load(); g != nil && l.spareGroup.CompareAndSwap(g, nil) {
+		return g
+	}
+	return l.disk.groups.Get().(*Group)
+}
 
-func (d *Disk) putGroup(g *Group) {
+func (l *Log) putGroup(g *Group) {
 	clear(g.Batches)
 	buf, batches := g.buf[:0], g.Batches[:0]
 	if cap(buf) > maxKeptBuffer {
@@ -353,6 +362,10 @@ func (d *Disk) putGroup(g *Group) {
 	if cap(batches) > groupBatches {
 		batches = nil
 	}
-	*g = Group{buf: buf, Batches: batches}
-	d.groups.Put(g)
+	g.Batches, g.buf, g.Encoded, g.link = batches, buf, nil, nil
+	g.Err, g.Timestamp, g.bytes = nil, 0, 0
+	if cap(buf) <= spareBuffer && cap(batches) <= spareBatches && l.spareGroup.Load() == nil && l.spareGroup.CompareAndSwap(nil, g) {
+		return
+	}
+	l.disk.groups.Put(g)
 }

@@ -71,6 +71,9 @@ type Log struct {
 	markMoved  atomic.Bool  // the mark on disk is behind, and to be written
 	pinned     atomic.Pointer[segmentFile]
 
+	// Kept for the next append, so that a lone appender does without the pool.
+	spareGroup atomic.Pointer[Group]
+
 	// Of the tending token's holder.
 	markPos       filePos     // what durable.mark on disk says
 	pushed        filePos     // dirty data is pushed out up to here

@@ -141,7 +141,7 @@ func (o *Options) normalise() error {
 	setDefault(&o.QueueBytes, int64(DefaultQueueBytes))
 	setDefault(&o.QueueBatches, DefaultQueueBatches)
 	if o.Clock == nil {
-		o.Clock = systemClock
+		o.Clock = new(wallClock).now
 	}
 	switch {
 	case o.Fsync > None:
@@ -170,5 +170,3 @@ func setDefault[T comparable](p *T, v T) {
 		*p = v
 	}
 }
-
-func systemClock() Micros { return Micros(time.Now().UnixMicro()) }

@@ -101,12 +101,12 @@ func (l *Log) resume() {
 	if l.opt.Manual || l.choose(&duty{}) == actNone || l.mu.pumps > 0 {
 		return
 	}
-	if b := l.mu.queue.head; b != nil && b.w != nil {
-		switch b.w.state.Load() {
+	if b := l.mu.queue.head; b != nil {
+		switch b.wait.state.Load() {
 		case waiterRuns, waiterParked:
 			l.mu.pumps++
-			b.w.duty.Store(true)
-			b.w.wake()
+			b.wait.duty.Store(true)
+			b.wait.wake()
 			return
 		}
 	}

@@ -83,33 +83,52 @@ func (q *groupQueue) pop() *Group {
 	return g
 }
 
-// waiter is what an Append waits on. It is woken for one of two reasons, that its batch
-// is complete or that it is to look for work, and may be woken for none.
+// waiter is the part of a batch that an Append waits on. It is woken for one of two
+// reasons, that the batch is complete or that it is to look for work, and may be woken
+// for none. It takes a channel only when it has to block.
 type waiter struct {
 	state atomic.Uint32
 	duty  atomic.Bool // it was counted in pumps; set under the log's mutex
-	ch    chan struct{}
+	at    atomic.Pointer[parking]
 }
 
+// parking is where a waiter blocks. A wake that comes late may meet its next user.
+type parking struct{ ch chan struct{} }
+
 const (
-	waiterRuns   uint32 = iota // its goroutine will look at state before it parks
-	waiterParked               // it waits on ch
+	waiterNone   uint32 = iota // nobody waits
+	waiterRuns                 // its goroutine will look at state and duty before it blocks
+	waiterParked               // it blocks, or is about to, after another look at duty
+	waiterLast                 // its batch's Done runs; it cannot leave any more
 	waiterDone                 // its batch is complete
 	waiterLeft                 // its goroutine went away
 )
 
-func newWaiter() any { return &waiter{ch: make(chan struct{}, 1)} }
+func newParking() any { return &parking{ch: make(chan struct{}, 1)} }
 
 func (w *waiter) wake() {
-	select {
-	case w.ch <- struct{}{}:
-	default:
+	if p := w.at.Load(); p != nil {
+		select {
+		case p.ch <- struct{}{}:
+		default:
+		}
 	}
 }
 
-// complete marks the batch complete; the batch is its owner's again after that.
-func (w *waiter) complete() {
-	if w.state.Swap(waiterDone) == waiterParked {
+// complete runs b's Done and tells who waits. With Done the batch is its owner's again,
+// unless an Append still waits for it; then when that is told.
+func (b *Batch) complete() {
+	w := &b.wait
+	switch {
+	case b.Done == nil:
+		if w.state.Swap(waiterDone) == waiterParked {
+			w.wake()
+		}
+	case w.state.Load() == waiterNone || w.state.Swap(waiterLast) == waiterLeft:
+		b.Done(b)
+	default:
+		b.Done(b)
+		w.state.Store(waiterDone)
 		w.wake()
 	}
 }
@@ -119,7 +138,8 @@ func (w *waiter) done() bool { return w.state.Load() == waiterDone }
 // checkBatch finds what makes b impossible, and how big it is.
 func (l *Log) checkBatch(b *Batch) error {
 	b.Err, b.First, b.Timestamp = nil, 0, 0
-	b.admitted, b.next, b.w = false, nil, nil
+	b.admitted, b.next = false, nil
+	b.wait.state.Store(waiterNone)
 	b.size, b.version = 0, uint16(segment.MinVersion)
 	switch {
 	case b.Barrier:
@@ -227,71 +247,84 @@ func (l *Log) Append(ctx context.Context, b *Batch) error {
 	if l.opt.Manual {
 		return l.appendManual(b)
 	}
-	w := l.disk.waiters.Get().(*waiter)
+	w := &b.wait
 	w.state.Store(waiterRuns)
-	b.w = w
 	l.mu.Lock()
 	if err := l.accept(b); err != nil {
 		l.mu.Unlock()
-		l.disk.waiters.Put(w)
 		return err
 	}
-	if l.choose(&duty{}) != actNone {
-		l.mu.pumps++
-		l.pump(&duty{own: w})
-	} else {
+	d := duty{own: w}
+	if l.choose(&d) == actNone {
 		l.mu.Unlock()
+	} else {
+		l.mu.pumps++
+		l.pump(&d)
+		if w.done() && !w.duty.Load() {
+			return b.Err
+		}
 	}
-	return l.await(ctx, b, w)
+	return l.await(ctx, b)
 }
 
 // await waits for b's completion, working meanwhile when it is told to.
-func (l *Log) await(ctx context.Context, b *Batch, w *waiter) error {
-	done := ctx.Done()
-	for w.state.CompareAndSwap(waiterRuns, waiterParked) {
-		if done == nil {
-			<-w.ch
-		} else {
-			select {
-			case <-w.ch:
-			case <-done:
-				if l.leave(w) {
-					return fmt.Errorf("%w: %w", ErrUnknownOutcome, ctx.Err())
-				}
-			}
+func (l *Log) await(ctx context.Context, b *Batch) error {
+	w := &b.wait
+	p := l.disk.parkings.Get().(*parking)
+	w.at.Store(p)
+	for !w.done() {
+		if w.state.CompareAndSwap(waiterRuns, waiterParked) && w.duty.Load() {
+			// Who gives a duty sets it before it looks whether to wake; this looks at it
+			// after it parked.
+		} else if !l.block(ctx, w, p) {
+			return fmt.Errorf("%w: %w", ErrUnknownOutcome, ctx.Err())
 		}
 		w.state.CompareAndSwap(waiterParked, waiterRuns)
-		if w.duty.CompareAndSwap(true, false) {
-			l.mu.Lock()
-			l.pump(&duty{own: w})
-		}
+		l.takeDuty(w)
 	}
-	err := b.Err
-	// A pump duty may have come with the completion.
+	l.takeDuty(w) // it may have come with the completion
+	w.at.Store(nil)
+	select {
+	case <-p.ch:
+	default:
+	}
+	l.disk.parkings.Put(p)
+	return b.Err
+}
+
+// block waits for a wake; false if ctx ended first and the batch was left.
+func (l *Log) block(ctx context.Context, w *waiter, p *parking) bool {
+	done := ctx.Done()
+	if done == nil {
+		<-p.ch
+		return true
+	}
+	select {
+	case <-p.ch:
+		return true
+	case <-done:
+		return !l.leave(w)
+	}
+}
+
+// takeDuty works if w was told to.
+func (l *Log) takeDuty(w *waiter) {
 	if w.duty.CompareAndSwap(true, false) {
 		l.mu.Lock()
 		l.pump(&duty{own: w})
 	}
-	select {
-	case <-w.ch:
-	default:
-	}
-	b.w = nil
-	l.disk.waiters.Put(w)
-	return err
 }
 
 // leave gives up waiting; false if the batch was completed meanwhile.
 func (l *Log) leave(w *waiter) bool {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if !w.state.CompareAndSwap(waiterParked, waiterLeft) {
-		l.mu.Unlock()
 		return false
 	}
 	if w.duty.CompareAndSwap(true, false) {
 		l.startRunner()
 	}
-	l.mu.Unlock()
 	return true
 }
 

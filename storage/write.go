@@ -42,11 +42,11 @@ func (l *Log) writeGroup() {
 		runtime.Gosched()
 		m.Lock()
 	}
-	g := l.disk.getGroup()
+	g := l.getGroup()
 	g.Batches = m.queue.take(g.Batches)
 	m.lastBatch = len(g.Batches)
 	if m.lastBatch == 0 {
-		l.disk.putGroup(g)
+		l.putGroup(g)
 		l.putDownPen()
 		return
 	}
@@ -86,7 +86,6 @@ func (m *logMu) refusal() error {
 func (l *Log) publish(g *Group) {
 	m, p := &l.mu, &l.pen
 	m.active, m.activePos, m.activeSum, m.activeNext = p.active, p.pos, p.sum, p.next
-	g.end = filePos{p.active.id, p.pos}
 	if m.state == StatePoisoned && g.Err == nil {
 		g.fail(fmt.Errorf("%w: %w", ErrUnknownOutcome, m.poison))
 	}
