@@ -53,6 +53,7 @@ func (e *environment) benchCommand() *cobra.Command {
 	for _, c := range benchCases {
 		names = append(names, c.name)
 	}
+	names = append(names, benchRestart)
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure a broker beside what this machine allows",
@@ -104,7 +105,7 @@ func (e *environment) bench(ctx context.Context, f *benchFlags) (err error) {
 		return usagef("--time %s: at least 10ms", f.seconds)
 	}
 	for _, name := range f.tests {
-		if !slices.ContainsFunc(benchCases, func(c benchCase) bool { return c.name == name }) {
+		if name != benchRestart && !slices.ContainsFunc(benchCases, func(c benchCase) bool { return c.name == name }) {
 			return usagef("--tests: no case %q", name)
 		}
 	}
@@ -159,8 +160,9 @@ func (e *environment) benchMode(ctx context.Context, f *benchFlags, mode, dir st
 	}
 	own := *e
 	scrape := ""
+	var broker *child
 	if len(e.opts.brokers) == 0 && e.opts.context == "" {
-		broker, err := startChild(ctx, dir, nil, "--storage-min-free", "0", "--storage-fsync-mode", mode)
+		broker, err = startChild(ctx, dir, nil, "--storage-min-free", "0", "--storage-fsync-mode", mode)
 		if err != nil {
 			return err
 		}
@@ -226,6 +228,23 @@ func (e *environment) benchMode(ctx context.Context, f *benchFlags, mode, dir st
 		if !e.opts.json {
 			b.printRow(&row)
 		}
+	}
+	if broker == nil || !slices.Contains(f.tests, benchRestart) {
+		return nil
+	}
+	row, again, err := b.restart(ctx, dir, broker)
+	if again != nil {
+		broker = again
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", benchRestart, err)
+	}
+	row.Peer = bestPeer(peers, benchRestart, row.Params)
+	row.compare(true)
+	report.Rows = append(report.Rows, row)
+	if !e.opts.json {
+		b.printRow(&row)
+		fmt.Fprintf(b.out, "%-11s ready after %.0f ms with %.0f MiB in memory; %.0f bytes a record on disk\n", "", row.P50/1e3, row.ResidentMiB, row.BytesPerRecord)
 	}
 	return nil
 }

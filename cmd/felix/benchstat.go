@@ -42,6 +42,10 @@ type benchRow struct {
 	// one at a time, of the median times.
 	Ratio     float64 `json:"ratio,omitempty"`
 	PeerRatio float64 `json:"peer_ratio,omitempty"`
+	// Of restart: what the broker has in memory when it is ready again, and what a
+	// record takes on disk.
+	ResidentMiB    float64 `json:"resident_mib,omitempty"`
+	BytesPerRecord float64 `json:"bytes_per_record,omitempty"`
 }
 
 type benchParams struct {

@@ -212,9 +212,14 @@ func TestBenchRows(t *testing.T) {
 	out := s.ok("bench", "--json", "--time", "50ms", "--runs", "1", "--records", "5000", "--subscribers", "3", "--payload", "64", "--fsync", "none,on_commit", "--peer", "on_commit="+peer)
 	r := decode[benchReport](t, out)
 	require.Equal(t, 1, r.Version)
-	require.Len(t, r.Rows, 2*len(benchCases))
+	require.Len(t, r.Rows, 2*(len(benchCases)+1))
 	for _, row := range r.Rows {
 		require.Positive(t, row.Rate, row.Name)
+		if row.Name == benchRestart {
+			require.Positive(t, row.ResidentMiB)
+			require.InDelta(t, 64+28, row.BytesPerRecord, 8, "payload, header, and a tag a batch")
+			continue
+		}
 		require.NotNil(t, row.Floor, row.Name)
 		require.Positive(t, row.Floor.Rate, row.Name)
 		require.Positive(t, row.Ratio, row.Name)

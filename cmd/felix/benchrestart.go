@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// benchRestart is the case that kills the broker, so it is the last of a mode.
+const benchRestart = "restart"
+
+// restart fills a stream, kills the broker and times how long the next one takes until
+// it is ready. The row's median time is that; its rate the records a second of it.
+func (b *bench) restart(ctx context.Context, dir string, broker *child) (row benchRow, again *child, err error) {
+	row = benchRow{Name: benchRestart, Params: benchParams{Payload: b.f.payload, Fsync: b.fsync, Shards: int(b.f.shards), Runs: 1}}
+	b.stream = "bench-restart"
+	if err := b.createStream(ctx, b.stream, b.f.shards, b.fsync); err != nil {
+		return row, nil, err
+	}
+	c, _, err := b.dial(ctx)
+	if err != nil {
+		return row, nil, err
+	}
+	b.client = c
+	records, _, err := b.send(ctx, 4*benchWindow, b.f.records, 0)
+	if err := errors.Join(err, c.Close()); err != nil {
+		return row, nil, err
+	}
+	if err := broker.kill(); err != nil {
+		return row, nil, err
+	}
+	size, err := logBytes(filepath.Join(dir, "data", "streams"), b.stream)
+	if err != nil {
+		return row, nil, err
+	}
+	began := time.Now()
+	again, err = startChild(ctx, dir, broker, "--storage-min-free", "0", "--storage-fsync-mode", b.fsync)
+	if err != nil {
+		return row, nil, err
+	}
+	if err := b.awaitReady(ctx, again.http); err != nil {
+		return row, again, err
+	}
+	took := time.Since(began)
+	row.benchFigures = figures(records, took, []time.Duration{took})
+	row.BytesPerRecord = float64(size) / float64(records+int(b.f.shards))
+	row.ResidentMiB = residentMiB(again.cmd.Process.Pid)
+	return row, again, nil
+}
+
+// awaitReady asks /ready until it answers 200.
+func (b *bench) awaitReady(ctx context.Context, base string) error {
+	t := time.NewTicker(time.Millisecond)
+	defer t.Stop()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/ready", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		if err := resp.Body.Close(); err != nil {
+			return err
+		}
+		if resp.StatusCode == http.StatusOK {
+			return nil
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// logBytes is the size of a stream's segments.
+func logBytes(root, stream string) (int64, error) {
+	var sum int64
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".log") || !strings.Contains(filepath.Base(filepath.Dir(name)), stream) {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			sum += info.Size()
+		}
+		return err
+	})
+	return sum, err
+}
+
+// residentMiB is what a process has in memory, 0 where the system does not say.
+func residentMiB(pid int) float64 {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(raw)) {
+		if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			if kib, err := strconv.ParseFloat(strings.Fields(v)[0], 64); err == nil {
+				return kib / 1024
+			}
+		}
+	}
+	return 0
+}
