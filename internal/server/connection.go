@@ -172,12 +172,15 @@ func (c *connection) busy() bool {
 func (c *connection) addSubscription() *wire.Failure {
 	most := c.server.limits.Subscriptions
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.subscriptions >= most {
+	full := c.mu.subscriptions >= most
+	if !full {
+		c.mu.subscriptions++
+	}
+	c.mu.Unlock()
+	if full {
 		c.server.events.refused(RefusedSubscriptions)
 		return wire.NewFailure(wire.CodeLimitExceeded, "this connection has "+decimal(most)+" subscriptions, and more are not allowed: use another connection")
 	}
-	c.mu.subscriptions++
 	call(c.server.events.OnSubscribe)
 	return nil
 }

@@ -166,7 +166,8 @@ func (w *world) pauses(p Pause) int {
 	return w.paused[p]
 }
 
-// eventually waits until cond, asked with the counters locked, holds.
+// eventually waits until cond, asked with the counters locked, holds: it must not make
+// the server count anything.
 func (w *world) eventually(what string, cond func() bool) {
 	w.t.Helper()
 	deadline := time.After(patience)
@@ -184,6 +185,21 @@ func (w *world) eventually(what string, cond func() bool) {
 		case <-tick.C:
 		case <-deadline:
 			w.t.Fatalf("%s: does not happen; refused %v, paused %v", what, w.refused, w.paused)
+		}
+	}
+}
+
+// repeat calls try until it says true.
+func (w *world) repeat(what string, try func() bool) {
+	w.t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !try() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			w.t.Fatalf("%s: does not happen", what)
 		}
 	}
 }

@@ -273,7 +273,7 @@ func TestUniPublish(t *testing.T) {
 // stopped waits until the server stops reading s.
 func (w *world) stopped(name string, s io.Writer) {
 	w.t.Helper()
-	w.eventually(name, func() bool {
+	w.repeat(name, func() bool {
 		_, err := s.Write(wire.AppendPublishBatch(nil, batch("absent", "x")))
 		return err != nil
 	})

@@ -231,11 +231,14 @@ func (s *Server) releaseSlot() { s.connected.Add(-1) }
 // add registers the connection; it fails when the server is stopping.
 func (s *Server) add(c *connection) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.stopped {
+	stopped := s.mu.stopped
+	if !stopped {
+		s.mu.connections[c] = struct{}{}
+	}
+	s.mu.Unlock()
+	if stopped {
 		return false
 	}
-	s.mu.connections[c] = struct{}{}
 	callTransport(s.events.OnConnect, c.transport)
 	return true
 }

@@ -197,7 +197,7 @@ func TestSubscriptionsAreCapped(t *testing.T) {
 	require.Equal(t, wire.RetryFatal, f.Retry)
 	require.Equal(t, 1, w.refusals(RefusedSubscriptions))
 	first.abandon()
-	w.eventually("a place is free", func() bool {
+	w.repeat("a place is free", func() bool {
 		p.send(subscribeTo("memory", latest))
 		_, ok := p.recv().(*wire.Subscribed)
 		return ok
