@@ -286,3 +286,15 @@ func (c *Cache) configure(def *meta.Cache) {
 
 func (c *Cache) incarnation() uint64 { return c.Meta().Incarnation }
 func (c *Cache) durable() bool       { return true }
+
+// Sums are the keys, the bytes of their records and the watches of the shards that are
+// open here.
+func (c *Cache) Sums() (keys, bytes int64, watchers int) {
+	for i := range c.shards {
+		if u := c.open(i); u != nil {
+			k, b := u.Cache.Sums()
+			keys, bytes, watchers = keys+k, bytes+b, watchers+u.Watchers()
+		}
+	}
+	return keys, bytes, watchers
+}

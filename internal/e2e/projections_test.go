@@ -427,3 +427,54 @@ func TestAWatchGoesOnAfterARestart(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "key2", next(retained).Key)
 }
+
+// TestReadingsHaveMetrics does work on a cache and a group and finds each figure moved.
+func TestReadingsHaveMetrics(t *testing.T) {
+	p, c, g := queueFixture(t, 5)
+	p.createCache(api.Cache{Cache: "c", Shards: 2, MaxKeys: 100})
+	k := c.Cache("c")
+	require.NoError(t, k.Put(soon(t), "a", []byte("1")))
+	_, _ = cacheGet(t, k, "a")
+	_, _ = cacheGet(t, k, "b")
+	_, err := k.PutIfAbsent(soon(t), "a", []byte("2"))
+	require.NoError(t, err)
+	_, err = k.Counters().Add(soon(t), "n", 1)
+	require.NoError(t, err)
+	w, err := k.WatchPrefix(soon(t), "", client.WithRetained())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, w.Close()) }()
+	_, err = w.Next(soon(t))
+	require.NoError(t, err)
+	ms := poll(t, g, 3)
+	require.NoError(t, g.Ack(soon(t), ms[0]))
+	require.NoError(t, g.GiveUp(soon(t), ms[1]))
+
+	r, err := http.NewRequestWithContext(soon(t), http.MethodGet, p.http+"/metrics", nil)
+	require.NoError(t, err)
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Do(r)
+	require.NoError(t, err)
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, errors.Join(err, resp.Body.Close()))
+	const cache = `cache="c",namespace="default"`
+	const group = `group="workers",namespace="default"`
+	for _, line := range []string{
+		`felix_cache_keys{` + cache + `,tenant="default"} 1`,
+		`felix_cache_watchers{` + cache + `,tenant="default"} 2`,
+		`felix_cache_requests_total{` + cache + `,operation="get",tenant="default"} 2`,
+		`felix_cache_requests_total{` + cache + `,operation="put",tenant="default"} 1`,
+		`felix_cache_requests_total{` + cache + `,operation="counter_add",tenant="default"} 1`,
+		`felix_cache_hits_total{` + cache + `,tenant="default"} 1`,
+		`felix_cache_refused_total{` + cache + `,reason="condition",tenant="default"} 1`,
+		`felix_cache_watch_events_total{` + cache + `,tenant="default"} 1`,
+		`felix_groups 1`,
+		`felix_group_records{` + group + `,shard="0",state="ready",stream="jobs",tenant="default"} 2`,
+		`felix_group_records{` + group + `,shard="0",state="claimed",stream="jobs",tenant="default"} 1`,
+		`felix_group_records{` + group + `,shard="0",state="dead",stream="jobs",tenant="default"} 1`,
+		`felix_group_settled_records{` + group + `,outcome="acked",shard="0",stream="jobs",tenant="default"} 1`,
+		`felix_group_lag_records{` + group + `,shard="0",stream="jobs",tenant="default"} 3`,
+	} {
+		require.Contains(t, string(text), line+"\n")
+	}
+}

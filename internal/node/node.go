@@ -289,7 +289,7 @@ func (n *Node) openBroker(ctx context.Context) error {
 		return fmt.Errorf("broker: %w", err)
 	}
 	n.setStatus("recovering")
-	return n.metrics.Watch(n.gauges())
+	return errors.Join(n.metrics.Watch(n.gauges()), n.metrics.WatchReadings(n.readings()))
 }
 
 // serveClients opens the clients' sockets and serves them.

@@ -434,3 +434,27 @@ func (g *Groups) Names() []string {
 	g.mu.shard.Each(func(group *queue.Group) { names = append(names, group.Name()) })
 	return names
 }
+
+// GroupStats is a group with its books.
+type GroupStats struct {
+	Group string
+	queue.Stats
+}
+
+// GroupStats gives the books of at most limit groups of the shard, ordered by name, and
+// how many there are.
+func (p *Partition) GroupStats(limit int) (stats []GroupStats, groups int) {
+	g := p.groups.Load()
+	if g == nil {
+		return nil, 0
+	}
+	head, tail := p.log.Head(), p.readableNow()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mu.shard.Each(func(group *queue.Group) {
+		if len(stats) < limit {
+			stats = append(stats, GroupStats{group.Name(), group.Stats(g.now(), head, tail)})
+		}
+	})
+	return stats, g.mu.shard.Len()
+}
