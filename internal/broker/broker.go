@@ -27,6 +27,7 @@ type Broker struct {
 	opening  *pool
 	deleting *pool
 	removing *pool
+	retries  retries
 	watch    *meta.Watch
 	cancel   context.CancelFunc
 	life     context.Context // ends when the broker closes
@@ -262,6 +263,7 @@ func (b *Broker) close(ctx context.Context) error {
 	b.cancel()
 	b.watch.Close()
 	b.followed.Wait()
+	b.retries.stop()
 	b.opening.close()
 	b.deleting.close()
 	b.removing.close()

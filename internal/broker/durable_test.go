@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -420,23 +421,48 @@ func TestClosingWhileRecovering(t *testing.T) {
 	require.Equal(t, 20, b.Stats().Shards[partition.Active])
 }
 
-// A shard whose directory cannot be made is told apart from a damaged one, and may be
-// tried again.
-func TestAShardThatCannotBeOpenedMayBeTriedAgain(t *testing.T) {
+// A shard whose directory cannot be made is told apart from a damaged one, and is tried
+// again: by an operator, and by itself.
+func TestAShardThatCannotBeOpenedIsTriedAgain(t *testing.T) {
+	for name, wait := range map[string]time.Duration{"operator": time.Hour, "by itself": time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			faulty := disk.NewFaulty(vfs.OS())
+			b := w.open(func(o *Options) { o.FS, o.Limits.RetryOpen = faulty, wait })
+			rule := faulty.Add(disk.Rule{Op: disk.OpMkdir, Path: filepath.Join(w.dir("orders", 0)), Count: disk.Forever, Action: disk.NoSpace(0)})
+			created, err := b.CreateStream(deadline(t), durableStream("orders"))
+			require.NoError(t, err)
+			require.True(t, created)
+			s, err := b.Stream("t1", "ns", "orders")
+			require.NoError(t, err)
+			_, err = s.Shard(0)
+			require.Equal(t, wire.CodeShardUnavailable, codeOf(err))
+			require.Equal(t, wire.ReasonNotReady, Failure(err).Reason)
+			require.Equal(t, wire.RetryAfter, Failure(err).Retry)
+			require.Equal(t, Progress{Total: 1, Opened: 1, Failed: 1}, b.Progress())
+			rule.Remove()
+			if wait == time.Hour {
+				require.NoError(t, b.ReopenShard(deadline(t), s, 0))
+			}
+			require.NoError(t, b.await(deadline(t), func() (bool, error) { return s.ShardState(0) == partition.Active, nil }))
+			require.Equal(t, Progress{Total: 1, Opened: 1}, b.Progress())
+			_, err = put(shardOf(t, s, 0), "a")
+			require.NoError(t, err)
+		})
+	}
+}
+
+// One that is deleted while it is tried again and again is gone for good.
+func TestAShardThatCannotBeOpenedMayBeDeleted(t *testing.T) {
 	w := newWorld(t)
 	faulty := disk.NewFaulty(vfs.OS())
-	b := w.open(func(o *Options) { o.FS = faulty })
-	rule := faulty.Add(disk.Rule{Op: disk.OpMkdir, Path: filepath.Join(w.dir("orders", 0)), Count: disk.Forever, Action: disk.NoSpace(0)})
-	created, err := b.CreateStream(deadline(t), durableStream("orders"))
-	require.NoError(t, err)
-	require.True(t, created)
-	s, err := b.Stream("t1", "ns", "orders")
-	require.NoError(t, err)
-	_, err = s.Shard(0)
-	require.Equal(t, wire.CodeShardUnavailable, codeOf(err))
-	require.Equal(t, wire.ReasonNotReady, Failure(err).Reason)
-	rule.Remove()
-	require.NoError(t, b.ReopenShard(deadline(t), s, 0))
-	_, err = put(shardOf(t, s, 0), "a")
-	require.NoError(t, err)
+	b := w.open(func(o *Options) { o.FS, o.Limits.RetryOpen = faulty, time.Microsecond })
+	for range 20 {
+		rule := faulty.Add(disk.Rule{Op: disk.OpMkdir, Path: filepath.Join(w.dir("orders", 0)), Count: 3, Action: disk.NoSpace(0)})
+		_, err := b.CreateStream(deadline(t), durableStream("orders"))
+		require.NoError(t, err)
+		require.NoError(t, b.DeleteStream(deadline(t), "t1", "ns", "orders"))
+		require.NoError(t, b.await(deadline(t), func() (bool, error) { return b.Progress() == Progress{}, nil }))
+		rule.Remove()
+	}
 }

@@ -24,13 +24,13 @@ func (b *Broker) open(r *resource) {
 			b.opened(sh, u, err)
 			continue
 		}
-		r.openers.Add(1)
+		r.openers.enter()
 		ok := b.opening.submit(func() {
-			defer r.openers.Done()
+			defer r.openers.leave()
 			b.openShard(sh)
 		})
 		if !ok {
-			r.openers.Done()
+			r.openers.leave()
 			sh.set(&status{state: partition.Closed})
 		}
 	}
@@ -45,6 +45,7 @@ func (b *Broker) opened(sh *shard, u unit, err error) {
 	}
 	sh.set(st)
 	b.tried(err != nil)
+	b.retryLater(sh, st)
 }
 
 // tried counts a shard whose status is set, and tells those who wait for it.
@@ -222,62 +223,6 @@ func (b *Broker) retention(def *meta.Stream) storage.RetentionPolicy {
 	return r
 }
 
-// ReopenShard tries a damaged or poisoned shard again, as an operator asks for once
-// the reason is gone.
-func (b *Broker) ReopenShard(ctx context.Context, s *Stream, i int) error {
-	return b.reopen(ctx, &s.resource, i)
-}
-
-func (b *Broker) reopen(ctx context.Context, r *resource, i int) error {
-	u, err := r.unit(i)
-	if err == nil {
-		if u.State() != partition.Poisoned {
-			return nil
-		}
-		return u.Reopen(ctx)
-	}
-	if uint(i) >= uint(len(r.shards)) {
-		return err
-	}
-	sh := &r.shards[i]
-	st := sh.status.Load()
-	if st.state != partition.Damaged {
-		return sh.unavailable(st)
-	}
-	if !sh.status.CompareAndSwap(st, &status{state: partition.Opening}) {
-		return b.reopen(ctx, r, i)
-	}
-	done := make(chan error, 1)
-	r.openers.Add(1)
-	ok := b.opening.submit(func() {
-		defer r.openers.Done()
-		u, err := b.openLog(b.life, sh)
-		b.reopened(sh, u, err)
-		done <- err
-	})
-	if !ok {
-		r.openers.Done()
-		sh.set(&status{state: partition.Closed})
-		return ErrDraining
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (b *Broker) reopened(sh *shard, u unit, err error) {
-	if err != nil {
-		sh.set(&status{state: partition.Damaged, err: err})
-		return
-	}
-	sh.set(&status{state: partition.Active, unit: u})
-	b.progress.healed()
-	b.changed()
-}
-
 // closeWithin bounds how long a deleted shard may take to answer what is in flight.
 const closeWithin = 30 * time.Second
 
@@ -285,8 +230,12 @@ const closeWithin = 30 * time.Second
 // close, and their directories are renamed into the trash.
 func (b *Broker) delete(r *resource) {
 	b.deleting.submit(func() {
-		r.openers.Wait()
+		r.openers.close()
+		failed := 0
 		for i := range r.shards {
+			if r.shards[i].status.Load().state == partition.Damaged {
+				failed++
+			}
 			b.deleteShard(&r.shards[i])
 		}
 		close(r.gone)
@@ -295,7 +244,7 @@ func (b *Broker) delete(r *resource) {
 			delete(b.mu.last, r.lastKey())
 		}
 		b.mu.Unlock()
-		b.progress.remove(len(r.shards))
+		b.progress.remove(len(r.shards), failed)
 		b.changed()
 	})
 }

@@ -76,9 +76,10 @@ type Limits struct {
 	BlockFor         time.Duration // how long a subscriber may hold back publishes
 	ReplayBatches    int           // kept by an in-memory shard
 	ReplayBytes      int
-	LogQueueBytes    int64 // queued for one log
-	QueueHoldBytes   int64 // by which a stream of kind queue may exceed its retention for its groups
-	Recovering       int   // shards opened at once
+	LogQueueBytes    int64         // queued for one log
+	QueueHoldBytes   int64         // by which a stream of kind queue may exceed its retention for its groups
+	Recovering       int           // shards opened at once
+	RetryOpen        time.Duration // before a shard that could not be opened is tried again; doubles up to 30 s
 }
 
 // DefaultLimits are the bounds of an ordinary broker.
@@ -97,6 +98,7 @@ func DefaultLimits() Limits {
 		LogQueueBytes:    storage.DefaultQueueBytes,
 		QueueHoldBytes:   1 << 30,
 		Recovering:       max(4, 2*runtime.GOMAXPROCS(0)),
+		RetryOpen:        time.Second,
 	}
 }
 
@@ -144,6 +146,7 @@ func (o *Options) normalise() error {
 		{"rings_bytes", l.RingsBytes}, {"queue_capacity", int64(l.QueueCapacity)}, {"max_queue_capacity", int64(l.MaxQueueCapacity)},
 		{"queue_bytes", int64(l.QueueBytes)}, {"block_for", int64(l.BlockFor)}, {"replay_batches", int64(l.ReplayBatches)},
 		{"replay_bytes", int64(l.ReplayBytes)}, {"log_queue_bytes", l.LogQueueBytes}, {"queue_hold_bytes", l.QueueHoldBytes}, {"recovering", int64(l.Recovering)},
+		{"retry_open", int64(l.RetryOpen)},
 	} {
 		if n.v < 0 {
 			return fmt.Errorf("broker: limit %s is negative", n.name)
@@ -162,6 +165,7 @@ func (o *Options) normalise() error {
 	orDefault(&l.LogQueueBytes, d.LogQueueBytes)
 	orDefault(&l.QueueHoldBytes, d.QueueHoldBytes)
 	orDefault(&l.Recovering, d.Recovering)
+	orDefault(&l.RetryOpen, d.RetryOpen)
 	return nil
 }
 

@@ -34,11 +34,12 @@ func (g *progress) add(n int) {
 	g.mu.Unlock()
 }
 
-// remove forgets n shards of a deleted stream, which were all tried.
-func (g *progress) remove(n int) {
+// remove forgets n shards of a deleted stream, which were all tried, some in vain.
+func (g *progress) remove(n, failed int) {
 	g.mu.Lock()
 	g.p.Total -= n
 	g.p.Opened -= n
+	g.p.Failed -= failed
 	g.mu.Unlock()
 }
 

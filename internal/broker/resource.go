@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"github.com/felixlog/felix/internal/partition"
@@ -42,7 +41,7 @@ type resource struct {
 	// gone is closed when its directories are out of the way of another of the name;
 	// before is that of the one that had the name last, nil if none had.
 	gone, before chan struct{}
-	openers      sync.WaitGroup // shards being opened
+	openers      openers
 }
 
 // shard is one place of a resource; its unit comes and goes.
@@ -58,6 +57,7 @@ type status struct {
 	state partition.State
 	unit  unit  // Active
 	err   error // Damaged
+	tries int   // in a row that failed, before this
 }
 
 func (r *resource) init(b *Broker, def definition, kind, root string, k key, shards uint32) {
@@ -160,7 +160,8 @@ func (sh *shard) unavailable(st *status) error {
 	case partition.Damaged:
 		f := Failure(st.err)
 		if f.Code != wire.CodeShardUnavailable {
-			f = wire.NewFailure(wire.CodeShardUnavailable, st.err.Error()).WithReason(wire.ReasonNotReady).After(retryPoisoned)
+			f = wire.NewFailure(wire.CodeShardUnavailable, st.err.Error()).WithReason(wire.ReasonNotReady).
+				WithRetry(wire.RetryAfter).After(retryPoisoned)
 		}
 		return f
 	case partition.Closed:
