@@ -32,6 +32,6 @@ func openStore(ctx context.Context, n *Node) (store, error) {
 		return nil, &DirError{Dir: dir, Err: cause(err), Hint: hint(err)}
 	}
 	return meta.OpenLocal(ctx, dir, meta.LocalOptions{
-		Log: storage.Options{FS: n.o.FS, Restarted: n.data.Restarted},
+		Log: storage.Options{FS: n.o.FS, Restarted: n.data.Restarted, Events: n.metrics.StorageEvents(n.log)},
 	})
 }

@@ -65,7 +65,7 @@ func New(version string) *Metrics {
 	}
 	m.appendDuration = histogram("felix_storage_append_duration_seconds", "Time of a durable append, from hand-over to its acknowledgement.", latencyBuckets)
 	m.syncDuration = histogram("felix_storage_sync_duration_seconds", "Time of one device flush.", latencyBuckets)
-	m.syncBatch = histogram("felix_storage_sync_batch_appends", "Appends that one flush made durable; near 1 under load means no sharing.", prometheus.ExponentialBuckets(1, 2, 12))
+	m.syncBatch = histogram("felix_storage_sync_batch_appends", "Appends that waited for one flush (on_commit); near 1 under load means no sharing.", prometheus.ExponentialBuckets(1, 2, 12))
 	m.syncFailures = counter("felix_storage_sync_failures_total", "Flushes that failed; each poisons its log.")
 	m.rolls = counter("felix_storage_segment_roll_total", "Segments sealed because the next one began.")
 	m.recoveryDuration = histogram("felix_storage_recovery_duration_seconds", "Time to open and check one shard.", latencyBuckets)
