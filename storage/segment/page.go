@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"unsafe"
 )
 
 // ReadLimits bound a read. The budget counts what is already in the ReadBuffer, so that
@@ -177,9 +176,4 @@ func (b *ReadBuffer) fill(ctx context.Context, r io.ReaderAt, lo, need int, pos,
 		return lo, fmt.Errorf("segment: read at %d: %w", pos, err)
 	}
 	return lo, nil
-}
-
-// Retained is the memory a buffer keeps for the next page, in bytes.
-func (b *ReadBuffer) Retained() int {
-	return cap(b.buf) + cap(b.Records)*int(unsafe.Sizeof(Record{}))
 }
