@@ -49,7 +49,7 @@ func (r *producerRun) run(p *Partition, n int) {
 
 // send sends a sequence, for the first time or again.
 func (r *producerRun) send(p *Partition, seq uint64) error {
-	s := send(p, Publish{Payloads: payloads(r.sent[seq]...), Idempotent: true, ProducerID: r.id, Sequence: seq})
+	s := send(p, &Publish{Payloads: payloads(r.sent[seq]...), Idempotent: true, ProducerID: r.id, Sequence: seq})
 	p.Drive(r.id%2 == 0)
 	<-s.answered
 	if s.Err == nil {
@@ -229,7 +229,7 @@ func TestNothingIsDeliveredBeforeItsFlush(t *testing.T) {
 	live := reader{sub: subscribe(t, p, StartLatest())}
 	gate := disk.NewGate()
 	f.Add(disk.Rule{Op: disk.OpFlush, Path: "*.log", Action: disk.Hold(gate)})
-	b := send(p, Publish{Payloads: payloads("b")})
+	b := send(p, &Publish{Payloads: payloads("b")})
 	p.Drive(false)
 	require.NoError(t, gate.Await(deadline(t), 1))
 	require.True(t, b.waiting())

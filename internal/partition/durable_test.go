@@ -123,7 +123,7 @@ func TestStartAtATime(t *testing.T) {
 
 func TestReadGivesPages(t *testing.T) {
 	p := durable(t, t.TempDir(), func(o *Options) { o.StorePublisher = true })
-	s := send(p, Publish{Payloads: payloads("a", "b", "c", "d"), Publisher: []byte("alice")})
+	s := send(p, &Publish{Payloads: payloads("a", "b", "c", "d"), Publisher: []byte("alice")})
 	p.Drive(true)
 	require.NoError(t, s.wait(t).Err)
 	var page ReadPage
@@ -148,15 +148,15 @@ func TestReadGivesPages(t *testing.T) {
 
 func TestRefusalsNameWhatIsWrong(t *testing.T) {
 	p := durable(t, t.TempDir(), func(o *Options) { o.MaxRecordBytes = 10 })
-	require.Equal(t, error(&storage.RecordTooLargeError{Size: 11, Max: 10}), send(p, Publish{Payloads: payloads("12345678901")}).Err)
+	require.Equal(t, error(&storage.RecordTooLargeError{Size: 11, Max: 10}), send(p, &Publish{Payloads: payloads("12345678901")}).Err)
 	publish(t, p, "1234567890")
 	p.Configure(11, false, storage.RetentionPolicy{})
 	publish(t, p, "12345678901")
 
-	s := send(p, Publish{Payloads: payloads("x"), HasExpected: true, Expected: 5})
+	s := send(p, &Publish{Payloads: payloads("x"), HasExpected: true, Expected: 5})
 	p.Drive(true)
 	require.Equal(t, error(&storage.OffsetMismatchError{Expected: 5, Tail: 2}), s.wait(t).Err)
-	s = send(p, Publish{Payloads: payloads("x"), HasExpected: true, Expected: 2})
+	s = send(p, &Publish{Payloads: payloads("x"), HasExpected: true, Expected: 2})
 	p.Drive(true)
 	require.NoError(t, s.wait(t).Err)
 	require.Equal(t, uint64(1), p.Counters().Publishes[ResultRefused].Load())
@@ -169,18 +169,18 @@ func TestAnswersComeInTurn(t *testing.T) {
 	p := durable(t, t.TempDir())
 	var c collector
 	var sends []*Publish
-	add := func(b Publish) {
+	add := func(b *Publish) {
 		b.Done = c.add
-		sends = append(sends, &b)
-		require.NoError(t, p.Publish(sends[len(sends)-1]))
+		sends = append(sends, b)
+		require.NoError(t, p.Publish(b))
 	}
-	add(Publish{Payloads: payloads("a"), Idempotent: true, ProducerID: 1})
-	add(Publish{Payloads: payloads("a"), Idempotent: true, ProducerID: 1})              // duplicate, in flight
-	add(Publish{Payloads: payloads("b"), Idempotent: true, ProducerID: 1})              // reused
-	add(Publish{Payloads: payloads("c"), Idempotent: true, ProducerID: 1, Sequence: 5}) // gap
-	add(Publish{Payloads: payloads("d"), HasExpected: true, Expected: 1})
-	add(Publish{Payloads: payloads("e"), HasExpected: true, Expected: 1}) // mismatch: d is in flight
-	add(Publish{Payloads: payloads("f"), Idempotent: true, ProducerID: 1, Sequence: 1})
+	add(&Publish{Payloads: payloads("a"), Idempotent: true, ProducerID: 1})
+	add(&Publish{Payloads: payloads("a"), Idempotent: true, ProducerID: 1})              // duplicate, in flight
+	add(&Publish{Payloads: payloads("b"), Idempotent: true, ProducerID: 1})              // reused
+	add(&Publish{Payloads: payloads("c"), Idempotent: true, ProducerID: 1, Sequence: 5}) // gap
+	add(&Publish{Payloads: payloads("d"), HasExpected: true, Expected: 1})
+	add(&Publish{Payloads: payloads("e"), HasExpected: true, Expected: 1}) // mismatch: d is in flight
+	add(&Publish{Payloads: payloads("f"), Idempotent: true, ProducerID: 1, Sequence: 1})
 	require.Empty(t, c.done, "nothing is answered before it is driven")
 	p.Drive(true)
 	require.Equal(t, sends, c.done)
@@ -344,7 +344,7 @@ func TestClosingDeliversWhatWasInFlight(t *testing.T) {
 	require.Len(t, idle.events, 100)
 	require.NoError(t, slow.take(deadline(t), 100))
 	require.ErrorIs(t, slow.next(deadline(t)), ErrClosed)
-	require.ErrorIs(t, send(p, Publish{Payloads: payloads("late")}).Err, ErrClosed)
+	require.ErrorIs(t, send(p, &Publish{Payloads: payloads("late")}).Err, ErrClosed)
 	_, err := p.Subscribe(deadline(t), SubscribeOptions{})
 	require.ErrorIs(t, err, ErrClosed)
 	require.Equal(t, Closed, p.State())
@@ -407,10 +407,10 @@ func TestWithAGateNothingIsSeenOrAnsweredBeforeTheCommit(t *testing.T) {
 	g := new(gateStub)
 	p := durable(t, t.TempDir(), func(o *Options) { o.Gate = g })
 	live := reader{sub: subscribe(t, p, StartLatest())}
-	a := send(p, Publish{Payloads: payloads("a0", "a1")})
+	a := send(p, &Publish{Payloads: payloads("a0", "a1")})
 	p.Drive(true)
-	b := send(p, Publish{Payloads: payloads("b")})
-	refused := send(p, Publish{Payloads: payloads("x"), HasExpected: true, Expected: 99})
+	b := send(p, &Publish{Payloads: payloads("b")})
+	refused := send(p, &Publish{Payloads: payloads("x"), HasExpected: true, Expected: 99})
 	p.Drive(true)
 	require.Equal(t, storage.Offset(3), g.stable)
 	require.Equal(t, []storage.Offset{2, 3}, g.written)
@@ -431,7 +431,7 @@ func TestWithAGateNothingIsSeenOrAnsweredBeforeTheCommit(t *testing.T) {
 	require.NoError(t, live.take(deadline(t), 1))
 	require.Equal(t, []string{"a0", "a1", "b"}, live.payloads())
 
-	lost := send(p, Publish{Payloads: payloads("lost")})
+	lost := send(p, &Publish{Payloads: payloads("lost")})
 	p.Drive(true)
 	p.Abandon(ErrLeadershipLost)
 	require.ErrorIs(t, lost.wait(t).Err, ErrLeadershipLost)

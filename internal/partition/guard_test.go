@@ -119,7 +119,7 @@ func TestGuardMemoryOfALaggingSubscriber(t *testing.T) {
 			batch[i] = make([]byte, size)
 		}
 		for range backlog / 64 {
-			s := send(p, Publish{Payloads: batch})
+			s := send(p, &Publish{Payloads: batch})
 			p.Drive(true)
 			<-s.answered
 			require.NoError(t, s.Err)

@@ -33,15 +33,15 @@ func payloads(values ...string) [][]byte {
 
 // sent is a publish and the wait for its answer.
 type sent struct {
-	Publish
+	*Publish
 	answered chan struct{}
 }
 
 // send publishes without driving; a refusal is an answer too.
-func send(p *Partition, b Publish) *sent {
+func send(p *Partition, b *Publish) *sent {
 	s := &sent{Publish: b, answered: make(chan struct{})}
 	s.Done = func(*Publish) { close(s.answered) }
-	if err := p.Publish(&s.Publish); err != nil {
+	if err := p.Publish(b); err != nil {
 		s.Err = err
 		close(s.answered)
 	}
@@ -70,7 +70,7 @@ func (s *sent) waiting() bool {
 // publish sends, drives and waits.
 func publish(t testing.TB, p *Partition, values ...string) storage.Offset {
 	t.Helper()
-	s := send(p, Publish{Payloads: payloads(values...)})
+	s := send(p, &Publish{Payloads: payloads(values...)})
 	p.Drive(true)
 	s.wait(t)
 	require.NoError(t, s.Err)

@@ -16,7 +16,7 @@ import (
 
 func idempotent(t testing.TB, p *Partition, id, seq uint64, values ...string) *sent {
 	t.Helper()
-	s := send(p, Publish{Payloads: payloads(values...), Idempotent: true, ProducerID: id, Sequence: seq})
+	s := send(p, &Publish{Payloads: payloads(values...), Idempotent: true, ProducerID: id, Sequence: seq})
 	p.Drive(true)
 	return s.wait(t)
 }
@@ -143,7 +143,7 @@ func TestIdempotentBatchesKeepTheirPublisher(t *testing.T) {
 	dir := t.TempDir()
 	keep := func(o *Options) { o.StorePublisher = true }
 	p := durable(t, dir, keep)
-	s := send(p, Publish{Payloads: payloads("a"), Idempotent: true, ProducerID: 1, Publisher: []byte("alice")})
+	s := send(p, &Publish{Payloads: payloads("a"), Idempotent: true, ProducerID: 1, Publisher: []byte("alice")})
 	p.Drive(true)
 	require.NoError(t, s.wait(t).Err)
 	var page ReadPage

@@ -27,7 +27,7 @@ func TestMemoryDeliversInOrderWithoutOffsets(t *testing.T) {
 	for i := range 100 {
 		v := numbered(string(rune('a'+i%26)), 1+i%70)
 		want = append(want, v...)
-		s := send(p, Publish{Payloads: payloads(v...)}).wait(t)
+		s := send(p, &Publish{Payloads: payloads(v...)}).wait(t)
 		require.NoError(t, s.Err)
 		require.False(t, s.HasOffset)
 	}
@@ -126,7 +126,7 @@ func TestBlockHoldsPublishesUntilThereIsRoom(t *testing.T) {
 		defer fast.Close()
 		var sends []*sent
 		for _, v := range numbered("", 5) {
-			sends = append(sends, send(p, Publish{Payloads: payloads(v)}))
+			sends = append(sends, send(p, &Publish{Payloads: payloads(v)}))
 		}
 		require.False(t, sends[1].waiting())
 		require.True(t, sends[2].waiting(), "the third finds a full queue")
@@ -162,8 +162,8 @@ func TestBlockEndsWhoTakesNothingForTooLong(t *testing.T) {
 		require.NoError(t, err)
 		defer slow.Close()
 		began := time.Now()
-		send(p, Publish{Payloads: payloads("a")})
-		held := send(p, Publish{Payloads: payloads("b")})
+		send(p, &Publish{Payloads: payloads("a")})
+		held := send(p, &Publish{Payloads: payloads("b")})
 		require.True(t, held.waiting())
 
 		r := reader{sub: slow}
@@ -188,13 +188,13 @@ func TestBlockDoesNotEndWhoReadsItsHistory(t *testing.T) {
 		defer p.Close(context.Background())
 		big := string(make([]byte, 200<<10))
 		for range 4 {
-			send(p, Publish{Payloads: payloads(big)})
+			send(p, &Publish{Payloads: payloads(big)})
 		}
 		sub, err := p.Subscribe(t.Context(), SubscribeOptions{Start: StartEarliest(), QueueCapacity: 1})
 		require.NoError(t, err)
 		defer sub.Close()
-		send(p, Publish{Payloads: payloads("queued")})
-		held := send(p, Publish{Payloads: payloads("held")})
+		send(p, &Publish{Payloads: payloads("queued")})
+		held := send(p, &Publish{Payloads: payloads("held")})
 		require.True(t, held.waiting())
 		r := reader{sub: sub}
 		for range 3 {
@@ -214,9 +214,9 @@ func TestHeldPublishesAreBounded(t *testing.T) {
 	sub := subscribeWith(t, p, SubscribeOptions{QueueCapacity: 1})
 	publish(t, p, "full")
 	big := make([]byte, 400)
-	first := send(p, Publish{Payloads: [][]byte{big}})
-	second := send(p, Publish{Payloads: [][]byte{big}})
-	third := send(p, Publish{Payloads: [][]byte{big}}).wait(t)
+	first := send(p, &Publish{Payloads: [][]byte{big}})
+	second := send(p, &Publish{Payloads: [][]byte{big}})
+	third := send(p, &Publish{Payloads: [][]byte{big}}).wait(t)
 	var overloaded *OverloadedError
 	require.ErrorAs(t, third.Err, &overloaded)
 	require.True(t, first.waiting() && second.waiting())
@@ -229,13 +229,13 @@ func TestClosingAMemoryShardAnswersEverybody(t *testing.T) {
 	p := NewMemory(Options{Overflow: stream.Block, BlockFor: time.Hour})
 	queued := reader{sub: subscribeWith(t, p, SubscribeOptions{QueueCapacity: 1})}
 	publish(t, p, "queued")
-	held := send(p, Publish{Payloads: payloads("held")})
+	held := send(p, &Publish{Payloads: payloads("held")})
 	require.True(t, held.waiting())
 	require.NoError(t, p.Delete(context.Background()))
 	require.ErrorIs(t, held.wait(t).Err, ErrDeleted)
 	require.NoError(t, queued.next(deadline(t)), "what was queued is delivered")
 	require.ErrorIs(t, queued.next(deadline(t)), ErrDeleted)
-	require.ErrorIs(t, send(p, Publish{Payloads: payloads("late")}).Err, ErrDeleted)
+	require.ErrorIs(t, send(p, &Publish{Payloads: payloads("late")}).Err, ErrDeleted)
 	_, err := p.Subscribe(deadline(t), SubscribeOptions{})
 	require.ErrorIs(t, err, ErrDeleted)
 	require.Equal(t, Closed, p.State())
@@ -245,7 +245,7 @@ func TestMemoryRemembersIdempotentBatches(t *testing.T) {
 	p := memoryShard(t, Options{})
 	r := reader{sub: subscribe(t, p, StartLatest())}
 	try := func(seq uint64, v string) *sent {
-		return send(p, Publish{Payloads: payloads(v), Idempotent: true, ProducerID: 9, Sequence: seq}).wait(t)
+		return send(p, &Publish{Payloads: payloads(v), Idempotent: true, ProducerID: 9, Sequence: seq}).wait(t)
 	}
 	require.ErrorIs(t, try(1, "x").Err, stream.ErrUnknownProducer)
 	require.NoError(t, try(0, "a").Err)
@@ -263,12 +263,12 @@ func TestMemoryRemembersIdempotentBatches(t *testing.T) {
 
 func TestMemoryRefusesWhatNeedsALog(t *testing.T) {
 	p := memoryShard(t, Options{})
-	require.ErrorIs(t, send(p, Publish{Payloads: payloads("a"), HasExpected: true}).Err, ErrMemoryStream)
+	require.ErrorIs(t, send(p, &Publish{Payloads: payloads("a"), HasExpected: true}).Err, ErrMemoryStream)
 	require.ErrorIs(t, p.Read(deadline(t), ReadRequest{}, new(ReadPage)), ErrMemoryStream)
 	_, _, err := p.OffsetForTime(deadline(t), 1)
 	require.ErrorIs(t, err, ErrMemoryStream)
-	require.ErrorIs(t, send(p, Publish{Idempotent: true}).Err, ErrEmptyBatch)
-	empty := send(p, Publish{}).wait(t)
+	require.ErrorIs(t, send(p, &Publish{Idempotent: true}).Err, ErrEmptyBatch)
+	empty := send(p, &Publish{}).wait(t)
 	require.NoError(t, empty.Err)
 	require.False(t, empty.HasOffset)
 	require.Zero(t, p.Positions().Next)

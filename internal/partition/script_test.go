@@ -91,7 +91,7 @@ func (k keeping) run(script []step) (story string, err error) {
 	var told strings.Builder
 	var subs []*reader
 	sequence, count := uint64(0), 0
-	publish := func(b Publish) error {
+	publish := func(b *Publish) error {
 		s := send(p, b)
 		p.Drive(k.inline)
 		select {
@@ -117,11 +117,11 @@ func (k keeping) run(script []step) (story string, err error) {
 		}
 		switch s.kind {
 		case stepPublish:
-			err = publish(Publish{Payloads: batch, Publisher: []byte{'a' + byte(s.sub)}})
+			err = publish(&Publish{Payloads: batch, Publisher: []byte{'a' + byte(s.sub)}})
 		case stepSend:
 			b := Publish{Payloads: batch, Idempotent: true, ProducerID: 9, Sequence: sequence}
-			if err = publish(b); err == nil && s.retry {
-				err = publish(b)
+			if err = publish(&b); err == nil && s.retry {
+				err = publish(&b)
 			}
 			sequence++
 		case stepSubscribe:
