@@ -11,9 +11,9 @@ import (
 	"github.com/felixlog/felix/internal/testkit/disk"
 )
 
-// TestAppendAllocatesNothing counts the log's own allocations; the test disk under it
+// TestGuardAppendAllocatesNothing counts the log's own allocations; the test disk under it
 // would allocate, so that a file system that keeps nothing stands in for it.
-func TestAppendAllocatesNothing(t *testing.T) {
+func TestGuardAppendAllocatesNothing(t *testing.T) {
 	for _, mode := range []FsyncMode{None, OnCommit} {
 		l, err := Open(ctx, testDir, Options{FS: nullFS{disk.NewStrict(1, disk.Options{})}, Fsync: mode})
 		require.NoError(t, err)
@@ -48,8 +48,8 @@ func TestAppendAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestReadAllocatesNothing reads page after page into one Page.
-func TestReadAllocatesNothing(t *testing.T) {
+// TestGuardReadAllocatesNothing reads page after page into one Page.
+func TestGuardReadAllocatesNothing(t *testing.T) {
 	_, o := builtLog(t, 400, nil)
 	l := openClosed(t, testDir, o)
 	var p Page

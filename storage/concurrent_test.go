@@ -56,8 +56,8 @@ func TestCase79ProduceAndConsumeAtOnce(t *testing.T) {
 	require.NoError(t, l.Close(ctx))
 }
 
-// TestOneFlushForAllWhoWait: appends that queue while a flush is held share the next.
-func TestOneFlushForAllWhoWait(t *testing.T) {
+// TestGuardOneFlushForAllWhoWait: appends that queue while a flush is held share the next.
+func TestGuardOneFlushForAllWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counting := disk.NewCounting(disk.NewStrict(1, disk.Options{}))
 		faulty := disk.NewFaulty(counting)
@@ -376,8 +376,8 @@ func TestPoisonUnderLoad(t *testing.T) {
 	require.Len(t, readAll(t, l), int(l.Next()))
 }
 
-// TestTenThousandIdleLogs opens many logs on one disk within the descriptor bound.
-func TestTenThousandIdleLogs(t *testing.T) {
+// TestGuardManyIdleLogs opens many logs on one disk within the descriptor bound.
+func TestGuardManyIdleLogs(t *testing.T) {
 	n := 300
 	strict := disk.NewStrict(1, disk.Options{MaxOpen: 40})
 	counting := disk.NewCounting(strict)
