@@ -37,7 +37,8 @@ const maxPollBytes = 4 << 20
 type pollWait struct{ wake chan struct{} }
 
 // Poll claims records and reads them, waiting up to c.Wait until there are some. None is
-// no error. Errors: queue.ErrInvalid, queue.ErrHeld, ErrGroupsReloading, the log's.
+// no error, nor is an exclusive group that another consumer holds: there is nothing for
+// this one. Errors: queue.ErrInvalid, ErrGroupsReloading, the log's.
 func (g *Groups) Poll(ctx context.Context, c PollCall) ([]GroupRecord, error) {
 	deadline := time.Now().Add(min(c.Wait, g.o.MaxWait))
 	w := &pollWait{wake: make(chan struct{}, 1)}
@@ -80,6 +81,10 @@ func (g *Groups) try(ctx context.Context, c PollCall) (records []GroupRecord, ne
 		}, nil)
 		if at, ok := group.NextDeadline(); ok {
 			next = time.UnixMicro(int64(at))
+		}
+		if errors.Is(err, queue.ErrHeld) {
+			next = time.UnixMicro(int64(group.HeldUntil()))
+			return nil
 		}
 		return err
 	})

@@ -218,6 +218,23 @@ func TestADeadLettersPayloadOutlivesItsSegment(t *testing.T) {
 	require.Positive(t, s.stats("g").Lost, "records that no group had settled are lost by name")
 }
 
+// TestAnExclusiveGroupIsTakenOver has a second consumer wait until the first one's time is
+// up: meanwhile there is nothing for it.
+func TestAnExclusiveGroupIsTakenOver(t *testing.T) {
+	s := openGroups(t, vfs.OS(), t.TempDir(), GroupsOptions{Defaults: queue.Config{Exclusive: true, Visibility: 100 * time.Millisecond}})
+	defer s.close()
+	publish(t, s.p, "a")
+	poll := func(member string, wait time.Duration) []GroupRecord {
+		r, err := s.groups.Poll(deadline(t), PollCall{Group: "g", Max: 1, Member: member, Wait: wait})
+		require.NoError(t, err)
+		return r
+	}
+	require.Len(t, poll("one", 0), 1)
+	require.Empty(t, poll("two", 0))
+	require.Len(t, poll("two", time.Minute), 1, "its claim and its hold have lapsed")
+	require.Empty(t, poll("one", 0))
+}
+
 // TestManyConsumersEachRecordOnce lets consumers and publishers race: every record is
 // acked exactly once, by whoever got it.
 func TestManyConsumersEachRecordOnce(t *testing.T) {

@@ -131,6 +131,9 @@ func (g *Group) Position() Offset { return g.position }
 // InFlight is how many records are claimed or delayed.
 func (g *Group) InFlight() int { return g.claimed + g.delayed }
 
+// HeldUntil is until when an exclusive group is its holder's, if it does not poll again.
+func (g *Group) HeldUntil() Micros { return g.heldUntil }
+
 // NextDeadline is when the nearest claim or delay ends. It may be earlier than that of
 // any that still stands, never later.
 func (g *Group) NextDeadline() (Micros, bool) {

@@ -322,7 +322,7 @@ func extended(m *wire.Extension, body any) wire.Message {
 	return &wire.ExtensionOK{Name: m.Name, RequestID: m.RequestID, HasRequestID: m.HasRequestID, Body: b}
 }
 
-func (r *Request) groupExtension(ctx context.Context, action auth.Action) (m *wire.Extension, q groupBody, ref *wire.GroupRef, ok bool) {
+func (r *Request) groupExtension() (m *wire.Extension, q groupBody, ref *wire.GroupRef, ok bool) {
 	if m, ok = r.body(&q); !ok {
 		return nil, q, nil, false
 	}
@@ -332,7 +332,7 @@ func (r *Request) groupExtension(ctx context.Context, action auth.Action) (m *wi
 }
 
 func groupConfigure(ctx context.Context, r *Request) {
-	m, q, ref, ok := r.groupExtension(ctx, auth.GroupManage)
+	m, q, ref, ok := r.groupExtension()
 	if !ok {
 		return
 	}
@@ -378,7 +378,7 @@ func statsOf(g *groups.Group, s groups.Stats) groupStats {
 }
 
 func groupDescribeAll(ctx context.Context, r *Request) {
-	m, q, ref, ok := r.groupExtension(ctx, auth.GroupConsume)
+	m, q, ref, ok := r.groupExtension()
 	if !ok {
 		return
 	}
@@ -393,7 +393,7 @@ func groupDescribeAll(ctx context.Context, r *Request) {
 }
 
 func groupList(ctx context.Context, r *Request) {
-	m, q, ref, ok := r.groupExtension(ctx, auth.GroupConsume)
+	m, q, ref, ok := r.groupExtension()
 	if !ok || !r.Allow(auth.StreamSubscribe, auth.StreamObject(q.Tenant, q.Namespace, q.Stream)) {
 		return
 	}
@@ -421,7 +421,7 @@ type letter struct {
 const maxLetters = 100
 
 func groupLetters(ctx context.Context, r *Request) {
-	m, q, ref, ok := r.groupExtension(ctx, auth.GroupConsume)
+	m, q, ref, ok := r.groupExtension()
 	if !ok {
 		return
 	}
