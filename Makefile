@@ -37,7 +37,7 @@ crash-sim:
 
 # Seeded runs of the test disk and of the replication simulator, more of them.
 sim:
-	FELIX_SEEDS=2000 $(GO) test -count=1 -timeout 2h ./storage/... ./internal/replica/... ./internal/projection/... ./internal/partition/...
+	FELIX_SEEDS=2000 $(GO) test -count=1 -timeout 2h ./internal/testkit/sim ./internal/replica/... ./internal/projection/... ./internal/partition/...
 
 # One long run of publishers, subscribers and restarts.
 soak:
@@ -45,10 +45,11 @@ soak:
 
 # Every fuzz target of every package, FUZZTIME each.
 fuzz:
-	@set -eu; for pkg in $$($(GO) list ./...); do \
-		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || test $$? -eq 1); do \
-			echo "== $$pkg $$target"; \
-			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
+	@set -eu; for dir in $$(grep -rl '^func Fuzz' --include='*_test.go' . | xargs -n 1 dirname | sort -u); do \
+		targets=$$($(GO) test -list '^Fuzz' $$dir); \
+		for target in $$(printf '%s\n' "$$targets" | sed -n '/^Fuzz/p'); do \
+			echo "== $$dir $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$dir; \
 		done; \
 	done
 
