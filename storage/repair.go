@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"syscall"
 
 	"github.com/felixlog/felix/storage/internal/rules"
 	"github.com/felixlog/felix/storage/segment"
@@ -64,8 +65,8 @@ func (r *recovery) storeNames() error {
 	}
 	for dir := r.l.dir; filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
 		err := r.l.fs.SyncDir(filepath.Dir(dir))
-		if errors.Is(err, fs.ErrPermission) && dir != r.l.dir {
-			return nil // not made by us, who could not
+		if dir != r.l.dir && beyondUs(err) {
+			return nil
 		}
 		if err != nil {
 			return err
@@ -81,6 +82,17 @@ func (r *recovery) vouched() bool {
 	}
 	s := r.segs[len(r.segs)-1]
 	return r.mark == segment.Mark{Segment: s.id, SyncedBytes: s.size}
+}
+
+// beyondUs says whether a directory could not be flushed because it is none that this
+// process could have made: not ours to read, or of a kind that is never flushed.
+func beyondUs(err error) bool {
+	for _, kind := range []error{fs.ErrPermission, syscall.EINVAL, syscall.EROFS, syscall.ENOTSUP, syscall.ENOSYS, vfs.ErrUnsupported} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
 }
 
 // removeFiles removes what holds no records.

@@ -91,7 +91,12 @@ func (s *sim) crashAside() error {
 		forks = 1
 	}
 	s.telling = false
-	for range forks {
+	return s.crashForks(forks)
+}
+
+// crashForks cuts the power on so many forks of the disk and opens what is left.
+func (s *sim) crashForks(n int) error {
+	for range n {
 		f := s.aside()
 		f.use(f.disk.Crash())
 		f.disk.SetCapacity(0)

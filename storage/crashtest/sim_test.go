@@ -302,6 +302,16 @@ func (s *sim) readAll(limit storage.ReadLimit) ([]held, error) {
 		}
 		at = page.Next
 	}
+	// And some of them by themselves: what leads to a record in the middle is the index.
+	for range min(4, len(records)) {
+		want := records[s.r.IntN(len(records))]
+		if err := s.log.Read(context.Background(), &page, storage.ReadRange{From: want.offset, MaxRecords: 1, Limit: limit}); err != nil {
+			return nil, fmt.Errorf("read %d alone: %w", want.offset, err)
+		}
+		if len(page.Records) != 1 || page.Records[0].Offset != want.offset || string(page.Records[0].Payload) != string(want.payload) {
+			return nil, fmt.Errorf("read %d alone: %d records, not the one that reading on found", want.offset, len(page.Records))
+		}
+	}
 	return records, nil
 }
 
@@ -363,7 +373,12 @@ func (s *sim) restart(power bool, thorough bool) error {
 			return err
 		}
 	}
-	return s.open(power)
+	if err := s.open(power); err != nil {
+		return err
+	}
+	// What an open found it has made sure of: a power cut right after it takes nothing
+	// away and brings nothing back.
+	return s.crashForks(2)
 }
 
 // aside is a run on a fork of the disk with the same model.
