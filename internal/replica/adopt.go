@@ -37,10 +37,6 @@ func (r *Replica) adoptStep(l *shardLog) {
 		r.effect(Effect{Type: Rebase, Log: l.id, At: a.head})
 		return
 	case l.matched >= a.tail && l.tail > a.tail:
-		if !r.rules.Hold(CutDivergent) {
-			a.done = true
-			break
-		}
 		if a.tail < l.mark {
 			r.halt(logText(l.id) + ": the furthest log ends at " + offsetText(a.tail) + ", below the committed mark " + offsetText(l.mark))
 			return
@@ -62,6 +58,11 @@ func (r *Replica) adoptStep(l *shardLog) {
 	default:
 		return
 	}
+	r.adoptDone()
+}
+
+// adoptDone begins the term once every log is what was agreed on.
+func (r *Replica) adoptDone() {
 	for i := range r.logs {
 		if !r.logs[i].adopt.done {
 			return
@@ -91,7 +92,7 @@ func (r *Replica) receivePull(m *Message) {
 		a.Log, a.Refused, a.Match, a.Tail, a.Head = m.Log, RefusedGap, m.Match, l.tail, l.head
 		return
 	}
-	r.effect(Effect{Type: Fetch, Log: m.Log, At: m.Match, Limit: MaxShipBytes, Peer: m.From})
+	r.effect(Effect{Type: Fetch, Log: m.Log, At: m.Match, Limit: r.cfg.ShipBytes, Peer: m.From})
 }
 
 // pulled takes over what the furthest replica sent.

@@ -42,13 +42,15 @@ func (r *Replica) ask() {
 	}
 	a.Generation = meta.Generation(highest + 1)
 	a.Leader, a.LeaderDisk, a.LeaderOpening = r.cfg.Node, r.opening.Disk, r.opening.Count
-	r.role, r.asked = Asking, a
-	r.propose(a)
+	r.role, r.asked, r.askedBase = Asking, a, r.version
+	r.propose(a, r.version)
 }
 
-func (r *Replica) propose(a *meta.Assignment) {
+// propose writes a if the stored assignment is at base, the version a was made from. A
+// proposal that is repeated keeps its base: what was stored since is not in it.
+func (r *Replica) propose(a *meta.Assignment, base meta.Version) {
 	r.asking, r.askedAt = true, r.now
-	r.effect(Effect{Type: Propose, Assignment: a.Clone(), Version: r.version, Blind: r.role == Asking && !r.rules.Hold(SetInTransaction)})
+	r.effect(Effect{Type: Propose, Assignment: a.Clone(), Version: base, Blind: r.role == Asking && !r.rules.Hold(SetInTransaction)})
 }
 
 // Proposal outcomes.
@@ -143,18 +145,18 @@ func (r *Replica) reassigned(a *meta.Assignment, version meta.Version, mine bool
 		r.resign("generation " + generationText(Generation(a.Generation)) + " was given")
 	case mine && Generation(a.Generation) == r.term.Generation && !r.asking:
 		if r.proposal != nil {
-			if a.Revision == r.proposal.assignment.Revision {
+			switch base := r.proposal.base; {
+			case version > base:
+				// Its version is taken: what is stored is the outcome, this change or not.
 				r.changed(a, version)
-				return
+			case version == base && r.proposal.unsure:
+				// Not applied yet, and still it may be. The same proposal is made again.
+				r.propose(r.proposal.assignment, base)
+			case version == base:
+				r.proposal = nil
+				r.recount()
 			}
-			if r.proposal.unsure {
-				// Not applied yet: it still may be, until a later transaction has taken its
-				// version away. The same proposal is made again.
-				r.propose(r.proposal.assignment)
-				return
-			}
-			r.proposal = nil
-			r.recount()
+			// A version below: an answer that others overtook, or a restored store.
 		}
 	}
 	// A lower generation is a store restored from a backup: this term goes on; whoever is
@@ -165,7 +167,7 @@ func (r *Replica) tickAsking() {
 	// An answer that is under way comes, if only as unknown; and a term that is won waits
 	// for the disk.
 	if !r.asking && r.asked != nil && r.now-r.askedAt >= ResendAfter {
-		r.propose(r.asked)
+		r.propose(r.asked, r.askedBase)
 	}
 }
 

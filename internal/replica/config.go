@@ -84,6 +84,9 @@ type Config struct {
 	Consistency meta.Consistency
 	// Leases lets linearizable reads use a lease of LeaseTime.
 	Leases bool
+	// ShipBytes bounds the records read at once for a follower that is behind; zero is
+	// MaxShipBytes.
+	ShipBytes int
 	// Rules are the clauses switched off, for tests.
 	Rules Rules
 }

@@ -320,6 +320,10 @@ func (r *Replica) Compared(now time.Duration, id LogID, own Place, differ Offset
 			r.learnMark(l, b.mark)
 		}
 		r.followed(l, b)
+	case r.role == Adopting && !r.rules.Hold(CutDivergent):
+		l.matched = l.tail // without the clause what differs stays
+		l.adopt.done = true
+		r.adoptDone()
 	case differ < l.mark:
 		r.refuse(l, b, RefusedCommitted)
 		r.halt(logText(id) + ": the leader's record " + offsetText(differ) + " differs from a committed one")

@@ -212,7 +212,7 @@ func (r *Replica) pump(p *peer, l *shardLog) {
 		pr.probeAt, pr.probeEnd = l.head, l.head
 	case pr.next < l.written:
 		pr.fetching, pr.sentAt = true, r.now
-		r.effect(Effect{Type: Fetch, Log: l.id, At: pr.next, Limit: MaxShipBytes, Peer: p.node})
+		r.effect(Effect{Type: Fetch, Log: l.id, At: pr.next, Limit: r.cfg.ShipBytes, Peer: p.node})
 	case pr.next < l.tail: // being written: it is fetched when it is there
 	case pr.state == probing:
 		r.ship(p, l, l.last, nil, l.tail)

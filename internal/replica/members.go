@@ -12,7 +12,8 @@ import (
 // proposal is a change of the set whose outcome is not known.
 type proposal struct {
 	assignment *meta.Assignment
-	unsure     bool // an attempt was handed over and its answer is missing
+	base       meta.Version // that it was made from
+	unsure     bool         // an attempt was handed over and its answer is missing
 }
 
 // Errors of ChangeSet.
@@ -70,9 +71,9 @@ func (r *Replica) ChangeSet(now time.Duration, next []meta.Member) error {
 		r.changed(a, r.version) // without the clause: no transaction
 		return nil
 	}
-	r.proposal = &proposal{assignment: a}
+	r.proposal = &proposal{assignment: a, base: r.version}
 	r.meetPeers()
-	r.propose(a)
+	r.propose(a, r.version)
 	return nil
 }
 
@@ -110,7 +111,7 @@ func (r *Replica) changed(a *meta.Assignment, version meta.Version) {
 // takes effect now, or conflicts because it, or something else, did before.
 func (r *Replica) tickChange() {
 	if r.proposal != nil && !r.asking && r.now-r.askedAt >= ResendAfter {
-		r.propose(r.proposal.assignment)
+		r.propose(r.proposal.assignment, r.proposal.base)
 	}
 }
 

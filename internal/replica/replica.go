@@ -65,18 +65,19 @@ type Replica struct {
 	floor      Generation // a campaign asks for more than this
 
 	// The leader's and the candidate's.
-	term     Term
-	set      []meta.Member // what metadata lists, as far as the outcome is known
-	proposal *proposal     // a change whose outcome is not known
-	asked    *meta.Assignment
-	askedAt  time.Duration
-	asking   bool // a transaction or a read of the assignment is under way
-	peers    []peer
-	round    fenceRound
-	voters   []meta.DiskID // whose logs the last fence chose from
-	reads    readState
-	beatAt   time.Duration
-	serving  bool
+	term      Term
+	set       []meta.Member    // what metadata lists, as far as the outcome is known
+	proposal  *proposal        // a change whose outcome is not known
+	asked     *meta.Assignment // what a campaign asks for, made from askedBase
+	askedBase meta.Version
+	askedAt   time.Duration
+	asking    bool // a transaction or a read of the assignment is under way
+	peers     []peer
+	round     fenceRound
+	voters    []meta.DiskID // whose logs the last fence chose from
+	reads     readState
+	beatAt    time.Duration
+	serving   bool
 
 	starts []storage.GenerationStart // of the batch being looked at
 
@@ -87,6 +88,9 @@ type Replica struct {
 // New is a replica as it was opened. A replica that led before its directory was
 // opened again is a follower like any other.
 func New(cfg Config, o Opened) *Replica {
+	if cfg.ShipBytes == 0 {
+		cfg.ShipBytes = MaxShipBytes
+	}
 	r := &Replica{cfg: cfg, rules: cfg.Rules, opening: o.Opening, now: o.Now, accepted: o.Accepted, forgetful: o.Forgetful, following: o.Accepted}
 	if cfg.Leases {
 		r.fenceAfter = o.Now + LeaseTime

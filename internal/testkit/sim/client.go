@@ -294,7 +294,14 @@ func (c *client) finish(outcome replica.Outcome, res *response) {
 		}
 	}
 	w.check.finished(op)
-	w.after(w.between(5*time.Millisecond, 120*time.Millisecond), c.next)
+	think := w.between(5*time.Millisecond, 120*time.Millisecond)
+	if w.shape.Caught {
+		think *= 10
+		if c.role == consumer {
+			think /= 50
+		}
+	}
+	w.after(think, c.next)
 }
 
 // forget gives up what is under way: the stream is another one.

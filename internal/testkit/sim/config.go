@@ -52,6 +52,9 @@ type Shape struct {
 	Sets        bool          // the set changes often, and metadata answers get lost
 	Lazy        bool          // power is cut often
 	SlowDisks   bool          // a flush takes tens of milliseconds
+	SmallShips  bool          // followers that are behind get one record at a time
+	SlowMeta    bool          // transactions take up to two seconds
+	Caught      bool          // publishers are slow, consumers keep up
 	Wipes       bool          // disks are replaced by empty ones
 	Same        bool          // all records look alike; only logs are judged
 	Loss        float64       // of messages, while faults last
@@ -143,6 +146,24 @@ var Profiles = map[string]func(*Shape){
 		s.Churn, s.Lazy, s.SlowDisks = true, true, true
 		s.FaultTime = 20 * time.Second
 		s.Factor, s.Fsync, s.Consistency = 3, storage.OnCommit, meta.ConsistencyQuorum
+	},
+	// chain: five replicas, one record at a time, leaders that do not last.
+	"chain": func(s *Shape) {
+		s.Churn, s.SmallShips = true, true
+		s.FaultTime = 30 * time.Second
+		s.Factor, s.Fsync = 5, storage.OnCommit
+	},
+	// joint: set changes whose transactions are long under way.
+	"joint": func(s *Shape) {
+		s.Churn, s.Sets, s.SlowMeta = true, true, true
+		s.FaultTime = 30 * time.Second
+		s.Factor, s.Consistency, s.Fsync = 3, meta.ConsistencyQuorum, storage.OnCommit
+	},
+	// caught: consumers at the tail, logs that are flushed seldom, power cuts.
+	"caught": func(s *Shape) {
+		s.Churn, s.Lazy, s.Caught = true, true, true
+		s.FaultTime = 20 * time.Second
+		s.Factor, s.Workload, s.Fsync, s.Retention = 3, StreamWorkload, storage.None, false
 	},
 	// wipe: disks are replaced.
 	"wipe": func(s *Shape) {

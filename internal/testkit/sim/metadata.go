@@ -56,6 +56,9 @@ const metaTimeout = 2 * time.Second
 func (d *metadata) call(n *node, request func() bool, answer, lost func()) {
 	w := d.world
 	there, back := w.between(time.Millisecond, 10*time.Millisecond), w.between(time.Millisecond, 10*time.Millisecond)
+	if d.world.shape.SlowMeta && !d.world.heal {
+		there = w.between(10*time.Millisecond, metaTimeout)
+	}
 	drop := false
 	if d.lossy {
 		switch w.rng.IntN(6) {

@@ -13,8 +13,8 @@ var searchFlag = flag.Int("sim.search", 0, "for each clause, or those of -sim.of
 // bias is the profile under which a clause is missed soonest.
 var bias = map[replica.Rule]string{
 	replica.NameGeneration: "alike", replica.AnswerDurable: "slow", replica.UnknownIsLearner: "trims",
-	replica.SetInTransaction: "sets", replica.ServeAfterStart: "cache", replica.ClampPositions: "lazy", replica.ForgetfulVote: "lazy",
-	replica.OwnAssignment: "sets", replica.OneAtATime: "sets", replica.JointMajority: "sets", replica.LevelFirst: "sets",
+	replica.SetInTransaction: "sets", replica.ServeAfterStart: "cache", replica.ClampPositions: "caught", replica.CommitOwnGeneration: "chain", replica.ForgetfulVote: "lazy",
+	replica.OwnAssignment: "sets", replica.OneAtATime: "sets", replica.JointMajority: "joint", replica.LevelFirst: "sets",
 	replica.ReadRound: "cache", replica.LeaseHeld: "lease", replica.LeaseMargin: "lease", replica.TrimBelowMark: "trims", replica.CountListed: "wipe",
 }
 

@@ -32,6 +32,13 @@ func (w *world) logs() int {
 	return 1
 }
 
+func (w *world) shipBytes() int {
+	if w.shape.SmallShips {
+		return 1
+	}
+	return 0
+}
+
 func openShard(n *node, incarnation uint64) *shard {
 	w := n.world
 	d := n.disk
@@ -86,7 +93,7 @@ func openShard(n *node, incarnation uint64) *shard {
 	}
 	s.rep = replica.New(replica.Config{
 		Node: n.id, Shard: replica.ShardID{Incarnation: incarnation}, Key: shardKey,
-		Consistency: w.shape.Consistency, Leases: w.shape.Leases, Rules: w.opts.Rules,
+		Consistency: w.shape.Consistency, Leases: w.shape.Leases, Rules: w.opts.Rules, ShipBytes: w.shipBytes(),
 	}, opened)
 	s.app = newApp(s)
 	w.trace(n, "open", func() string {

@@ -19,7 +19,7 @@ var (
 	fromFlag    = flag.Uint64("sim.from", 1, "the first seed")
 	keepFlag    = flag.String("sim.keep", "", "with sim.seed: the indices of the faults to keep, separated by commas")
 	offFlag     = flag.String("sim.off", "", "clauses to switch off, separated by commas")
-	profileFlag = flag.String("sim.profile", "", "a bias of what seeds draw: churn, alike, cache, lease, sets, trims, lazy")
+	profileFlag = flag.String("sim.profile", "", "a bias of what seeds draw: the names of Profiles")
 	memoryFlag  = flag.Bool("sim.memory", false, "keep logs in memory instead of on the strict disk")
 	quietFlag   = flag.Bool("sim.quiet", false, "with sim.seed: no trace")
 )
