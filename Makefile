@@ -37,7 +37,7 @@ crash-sim:
 
 # Seeded runs of the test disk and of the replication simulator, more of them.
 sim:
-	FELIX_SEEDS=2000 $(GO) test -count=1 -timeout 2h ./internal/testkit/sim ./internal/replica/... ./internal/projection/... ./internal/partition/...
+	FELIX_SEEDS=2000 $(GO) test -count=1 -timeout 2h ./internal/testkit/sim ./internal/replica/... ./internal/projection/... ./internal/partition/... ./internal/broker/...
 
 # One long run of publishers, subscribers and restarts.
 soak:

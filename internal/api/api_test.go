@@ -228,6 +228,12 @@ func TestPathsRefused(t *testing.T) {
 		status, got := f.do("GET", path, token, "")
 		require.Equal(t, 400, status, "%s: %v", path, got)
 	}
+	for _, method := range []string{"PUT", "DELETE"} {
+		status, got := f.do(method, streams, token, "{}")
+		require.Equal(t, 405, status)
+		require.Equal(t, "method_not_allowed", got["code"])
+		require.Contains(t, got["message"], "GET, POST")
+	}
 	status, got := f.do("GET", "/v2/x", token, "")
 	require.Equal(t, 404, status)
 	require.Equal(t, "not_found", got["code"])

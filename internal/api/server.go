@@ -112,9 +112,7 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("PATCH "+ca+"/{name}", s.tenant(patchCache))
 	s.mux.HandleFunc("DELETE "+ca+"/{name}", s.tenant(deleteCache))
 
-	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, &apiError{http.StatusNotFound, "not_found", "no such path: " + r.URL.Path})
-	})
+	s.mux.HandleFunc("/", s.other)
 	return s
 }
 
@@ -139,6 +137,26 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, s.o.MaxBodyBytes)
 	s.mux.ServeHTTP(w, r)
+}
+
+// other answers what no route takes: a path that is not there, or a method that the
+// path does not have.
+func (s *Server) other(w http.ResponseWriter, r *http.Request) {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete} {
+		probe := *r
+		probe.Method = method
+		if _, pattern := s.mux.Handler(&probe); pattern != "/" {
+			allowed = append(allowed, method)
+		}
+	}
+	if allowed == nil {
+		s.fail(w, r, &apiError{http.StatusNotFound, "not_found", "no such path: " + r.URL.Path})
+		return
+	}
+	list := strings.Join(allowed, ", ")
+	w.Header().Set("Allow", list)
+	s.fail(w, r, &apiError{http.StatusMethodNotAllowed, "method_not_allowed", r.Method + " is not for " + r.URL.Path + ": use " + list})
 }
 
 func (s *Server) live(w http.ResponseWriter, r *http.Request) {
