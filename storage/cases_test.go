@@ -420,6 +420,32 @@ func TestCase24RecordFromTheFuture(t *testing.T) {
 	appendN(t, l, 101, 5)
 }
 
+// TestCase24FutureThroughout is the same log without a record of the right time: age then
+// counts from when the segments were found.
+func TestCase24FutureThroughout(t *testing.T) {
+	clock := newTestClock()
+	start := clock.Now()
+	clock.Set(start + Micros(10*365*24*time.Hour/time.Microsecond))
+	_, o := builtLog(t, 100, func(o *Options) {
+		small(o)
+		o.Clock = clock.Now
+	})
+	clock.Set(start)
+	o.RetentionAge = 2 * time.Second
+	l := openClosed(t, testDir, o)
+	_, err := l.EnforceRetention(ctx, 0)
+	require.NoError(t, err)
+	require.Zero(t, l.Head(), "found a moment ago")
+	clock.Advance(Micros(5 * time.Second / time.Microsecond))
+	_, err = l.EnforceRetention(ctx, 0)
+	require.NoError(t, err)
+	require.Greater(t, l.Head(), Offset(50))
+	clock.Advance(Micros(5 * time.Second / time.Microsecond)) // the quiet one was sealed at the last look
+	_, err = l.EnforceRetention(ctx, 0)
+	require.NoError(t, err)
+	require.Equal(t, Offset(100), l.Head())
+}
+
 func TestCase26SegmentSizeTooSmall(t *testing.T) {
 	for _, size := range []int64{1, 100, MinSegmentBytes - 1, -5} {
 		_, err := Open(ctx, testDir, Options{FS: disk.NewStrict(1, disk.Options{}), SegmentBytes: size})

@@ -385,9 +385,10 @@ func TestGuardManyIdleLogs(t *testing.T) {
 	require.NoError(t, err)
 	var logs []*Log
 	for i := range n {
-		l, err := Open(ctx, fmt.Sprintf("/log%d", i), Options{Disk: d, Fsync: OnCommit})
+		l, err := Open(ctx, fmt.Sprintf("/log%d", i), Options{Disk: d, Fsync: OnCommit, SegmentBytes: 2 << 10})
 		require.NoError(t, err)
-		require.NoError(t, l.Append(ctx, &Batch{Payloads: [][]byte{payload(i)}}))
+		// More than half a segment, so that the next one's file is made ahead.
+		require.NoError(t, l.Append(ctx, &Batch{Payloads: [][]byte{make([]byte, 1500)}}))
 		logs = append(logs, l)
 	}
 	for i, l := range logs {

@@ -142,7 +142,6 @@ func (l *Log) seal(s *segmentFile) error {
 	l.mu.Lock()
 	l.durable.Store(max(l.durable.Load(), uint64(s.next)))
 	l.mu.durablePos = filePos{s.id, s.size.Load()}
-	l.release(s.next)
 	l.mu.Unlock()
 	if l.opt.Preallocate || l.opt.ZeroAhead {
 		if err := f.Truncate(s.size.Load()); err != nil {

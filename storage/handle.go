@@ -123,17 +123,7 @@ func (c *fileCache) open(h *handle) (vfs.File, error) {
 	}
 }
 
-// adopt takes a file that was just made, with one use of it.
-func (c *fileCache) adopt(h *handle, f vfs.File) {
-	c.mu.Lock()
-	victims := c.evict()
-	c.put(h, f)
-	c.mu.Unlock()
-	for _, v := range victims {
-		c.closed(v.path, v.file.Close())
-	}
-}
-
+// put notes that h's file is open, with one use of it. c.mu is held.
 func (c *fileCache) put(h *handle, f vfs.File) {
 	h.file = f
 	h.slot = len(c.list)

@@ -273,7 +273,11 @@ func (l *Log) await(ctx context.Context, b *Batch) error {
 	p := l.disk.parkings.Get().(*parking)
 	w.at.Store(p)
 	for !w.done() {
-		if w.state.CompareAndSwap(waiterRuns, waiterParked) && w.duty.Load() {
+		parked := w.state.CompareAndSwap(waiterRuns, waiterParked)
+		if !parked && w.done() {
+			break // completed since the look above, and who did so saw nobody to wake
+		}
+		if parked && w.duty.Load() {
 			// Who gives a duty sets it before it looks whether to wake; this looks at it
 			// after it parked.
 		} else if !l.block(ctx, w, p) {

@@ -25,11 +25,11 @@ const (
 
 var zeros [zeroStep]byte
 
-// prepared is the file of the next segment, made ahead: empty, its name flushed.
+// prepared is the file of the next segment, made ahead: empty, its name flushed. It is
+// not kept open, for a log may be idle after it was made.
 type prepared struct {
 	id   SegmentID
 	path string
-	file vfs.File
 }
 
 // roll takes the next segment into use for a record of offset next. The pen is held and
@@ -47,16 +47,15 @@ func (l *Log) roll(v segment.Version, next Offset) error {
 	}
 	s := newSegmentFile(l, np.id, next, v, true)
 	s.created = l.opt.Clock()
-	if err := writeHeader(np.file, s); err != nil {
+	if err := l.begin(s); err != nil {
 		// What is left must not be taken for a segment.
+		s.handle.retire()
 		err = errors.Join(fmt.Errorf("storage: write segment header: %w", err), l.discard(np))
 		l.nextTaken()
 		return err
 	}
 	s.size.Store(segment.HeaderSize)
 	s.idx.index = segment.NewIndex(next, l.opt.IndexSpacing)
-	l.disk.files.adopt(&s.handle, np.file)
-	s.handle.release()
 
 	old := p.active
 	old.next = next
@@ -81,6 +80,16 @@ func (l *Log) roll(v segment.Version, next Offset) error {
 	l.kick()
 	l.sealBehind()
 	return nil
+}
+
+// begin writes the header of a new segment.
+func (l *Log) begin(s *segmentFile) error {
+	f, err := s.handle.acquire()
+	if err != nil {
+		return err
+	}
+	defer s.handle.release()
+	return writeHeader(f, s)
 }
 
 // sealBehind seals segments itself while too many wait for it, before it writes on. The
@@ -169,12 +178,15 @@ func (l *Log) makeFile(id SegmentID) (*prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	np := &prepared{id: id, path: path, file: f}
+	np := &prepared{id: id, path: path}
 	if l.opt.Preallocate {
-		err := f.Allocate(0, min(allocateStep, l.opt.SegmentBytes), true)
-		if err != nil && !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, vfs.ErrUnsupported) && !outOfSpace(err) {
-			return nil, errors.Join(err, l.discard(np))
+		err = f.Allocate(0, min(allocateStep, l.opt.SegmentBytes), true)
+		if errors.Is(err, vfs.ErrUnsupported) || outOfSpace(err) {
+			err = nil
 		}
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, errors.Join(err, l.discard(np))
 	}
 	if rules.SyncDirectory.Holds() {
 		if err := l.fs.SyncDir(l.dir); err != nil {
@@ -186,7 +198,7 @@ func (l *Log) makeFile(id SegmentID) (*prepared, error) {
 
 // discard removes a prepared file that is not used.
 func (l *Log) discard(np *prepared) error {
-	return errors.Join(np.file.Close(), l.fs.Remove(np.path))
+	return l.fs.Remove(np.path)
 }
 
 // prepareNext makes the next segment's file ahead of its need.
