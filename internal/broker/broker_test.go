@@ -11,6 +11,9 @@ import (
 
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/internal/stream"
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -240,13 +243,52 @@ func TestTenantsDoNotUseUpEachOthersRoom(t *testing.T) {
 	require.Positive(t, b.Stats().InFlight)
 }
 
+// What a client is told: whether anything was done, and whether to try again.
 func TestEveryErrorHasItsFailure(t *testing.T) {
 	require.Nil(t, Failure(nil))
 	own := wire.NewFailure(wire.CodeForbidden, "no")
 	require.Same(t, own, Failure(fmt.Errorf("wrapped: %w", own)))
-	require.Equal(t, wire.CodeInternal, Failure(errors.New("surprise")).Code)
-	require.Equal(t, wire.RetryOutcomeUnknown, Failure(errors.New("surprise")).Retry)
-	require.Equal(t, wire.CodeUnacknowledged, Failure(context.DeadlineExceeded).Code)
+	poisoned := &storage.PoisonedError{Op: "flush", Cause: errors.New("i/o error")}
+	for _, c := range []struct {
+		err    error
+		code   wire.Code
+		reason string
+		retry  wire.Retry
+	}{
+		{partition.ErrDeleted, wire.CodeNotFound, "", wire.RetryAfter},
+		{partition.ErrClosed, wire.CodeShardUnavailable, wire.ReasonNotReady, wire.RetryNow},
+		{storage.ErrClosed, wire.CodeShardUnavailable, wire.ReasonNotReady, wire.RetryNow},
+		{ErrDraining, wire.CodeDraining, "", wire.RetryNow},
+		{partition.ErrMemoryStream, wire.CodeInvalidRequest, "", wire.RetryFatal},
+		{partition.ErrEmptyBatch, wire.CodeInvalidRequest, "", wire.RetryFatal},
+		{segment.ErrPublisherTooLong, wire.CodeInvalidRequest, "", wire.RetryFatal},
+		{partition.ErrLeadershipLost, wire.CodeLeadershipLost, "", wire.RetryOutcomeUnknown},
+		{stream.ErrUnknownProducer, wire.CodeInvalidRequest, "", wire.RetryFatal},
+		{&stream.SequenceGapError{Expected: 1}, wire.CodeInvalidRequest, "", wire.RetryFatal},
+		{&storage.OffsetMismatchError{}, wire.CodeInvalidRequest, "", wire.RetryFatal},
+		{fmt.Errorf("%w: %w", storage.ErrUnknownOutcome, poisoned), wire.CodeStorage, "", wire.RetryOutcomeUnknown},
+		{poisoned, wire.CodeStorage, wire.ReasonPoisoned, wire.RetryAfter},
+		{storage.ErrNotWritten, wire.CodeStorage, "", wire.RetryNow},
+		{fmt.Errorf("%w: %w", storage.ErrNotWritten, storage.ErrDiskFull), wire.CodeOverloaded, wire.ReasonDiskFull, wire.RetryAfter},
+		{storage.ErrQueueFull, wire.CodeOverloaded, wire.ReasonPublishQueueFull, wire.RetryAfter},
+		{&partition.OverloadedError{Scope: partition.ScopeShard}, wire.CodeOverloaded, wire.ReasonPublishQueueFull, wire.RetryAfter},
+		{&partition.OverloadedError{Scope: partition.ScopeNode}, wire.CodeOverloaded, wire.ReasonPublishQueueFull, wire.RetryAfter},
+		{&partition.OverloadedError{Scope: partition.ScopeTenant}, wire.CodeOverloaded, wire.ReasonTenantQuota, wire.RetryAfter},
+		{&storage.RecordTooLargeError{}, wire.CodeLimitExceeded, wire.ReasonRecordTooLarge, wire.RetryFatal},
+		{&storage.BatchTooLargeError{}, wire.CodeLimitExceeded, "", wire.RetryFatal},
+		{&partition.TooOldError{}, wire.CodeInvalidRequest, "", wire.RetryFatal},
+		{&partition.InFutureError{}, wire.CodeInvalidRequest, "", wire.RetryFatal},
+		{&storage.DamagedError{Cause: errors.New("x")}, wire.CodeShardUnavailable, wire.ReasonDamaged, wire.RetryFatal},
+		{&meta.InvalidError{}, wire.CodeInvalidRequest, "", wire.RetryFatal},
+		{&meta.NotFoundError{}, wire.CodeNotFound, "", wire.RetryAfter},
+		{meta.ErrUnavailable, wire.CodeShardUnavailable, wire.ReasonNotReady, wire.RetryNow},
+		{context.DeadlineExceeded, wire.CodeUnacknowledged, "", wire.RetryOutcomeUnknown},
+		{errors.New("surprise"), wire.CodeInternal, "", wire.RetryOutcomeUnknown},
+	} {
+		f := Failure(fmt.Errorf("wrapped: %w", c.err))
+		require.Equal(t, []any{c.code, c.reason, c.retry}, []any{f.Code, f.Reason, f.Retry}, "%v", c.err)
+		require.Contains(t, f.Message, c.err.Error())
+	}
 }
 
 func TestManyStreamsAreMadeOneByOne(t *testing.T) {

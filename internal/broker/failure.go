@@ -14,6 +14,7 @@ import (
 	"github.com/felixlog/felix/internal/queue"
 	"github.com/felixlog/felix/internal/stream"
 	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -46,7 +47,8 @@ func Failure(err error) *wire.Failure {
 		return fail(wire.CodeShardUnavailable).WithReason(wire.ReasonNotReady).After(retryOpening)
 	case errors.Is(err, ErrDraining):
 		return fail(wire.CodeDraining)
-	case errors.Is(err, partition.ErrMemoryStream), errors.Is(err, partition.ErrEmptyBatch), errors.Is(err, storage.ErrEmptyBatch):
+	case errors.Is(err, partition.ErrMemoryStream), errors.Is(err, partition.ErrEmptyBatch), errors.Is(err, storage.ErrEmptyBatch),
+		errors.Is(err, segment.ErrPublisherTooLong):
 		return fail(wire.CodeInvalidRequest)
 	case errors.Is(err, partition.ErrNoGroups), errors.Is(err, queue.ErrInvalid), errors.Is(err, queue.ErrNotDead),
 		errors.Is(err, cache.ErrKey), errors.Is(err, cache.ErrTTL), errors.Is(err, counter.ErrOverflow):

@@ -6,6 +6,7 @@ import (
 
 	"github.com/felixlog/felix/internal/stream"
 	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
 )
 
 // Result is how a publish ended, for counting.
@@ -61,7 +62,7 @@ func resultOf(b *Publish) Result {
 		return ResultRefused
 	case errors.Is(err, storage.ErrQueueFull), errors.Is(err, storage.ErrDiskFull):
 		return ResultOverloaded
-	case errors.Is(err, ErrMemoryStream), errors.Is(err, ErrEmptyBatch):
+	case errors.Is(err, ErrMemoryStream), errors.Is(err, ErrEmptyBatch), errors.Is(err, segment.ErrPublisherTooLong):
 		return ResultInvalid
 	}
 	if isA[*stream.SequenceGapError](err) || isA[*storage.OffsetMismatchError](err) {

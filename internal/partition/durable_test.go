@@ -12,6 +12,7 @@ import (
 
 	"github.com/felixlog/felix/internal/stream"
 	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
 )
 
 // durable opens the shard in dir. It is closed with the test, if not before.
@@ -150,7 +151,9 @@ func TestRefusalsNameWhatIsWrong(t *testing.T) {
 	p := durable(t, t.TempDir(), func(o *Options) { o.MaxRecordBytes = 10 })
 	require.Equal(t, error(&storage.RecordTooLargeError{Size: 11, Max: 10}), send(p, &Publish{Payloads: payloads("12345678901")}).Err)
 	publish(t, p, "1234567890")
-	p.Configure(11, false, storage.RetentionPolicy{})
+	require.NoError(t, send(p, &Publish{Publisher: make([]byte, 300)}).Err, "not kept here")
+	p.Configure(11, true, storage.RetentionPolicy{})
+	require.ErrorIs(t, send(p, &Publish{Payloads: payloads("x"), Publisher: make([]byte, 256)}).Err, segment.ErrPublisherTooLong)
 	publish(t, p, "12345678901")
 
 	s := send(p, &Publish{Payloads: payloads("x"), HasExpected: true, Expected: 5})
@@ -160,8 +163,8 @@ func TestRefusalsNameWhatIsWrong(t *testing.T) {
 	p.Drive(true)
 	require.NoError(t, s.wait(t).Err)
 	require.Equal(t, uint64(1), p.Counters().Publishes[ResultRefused].Load())
-	require.Equal(t, uint64(1), p.Counters().Publishes[ResultInvalid].Load())
-	require.Equal(t, uint64(3), p.Counters().Publishes[ResultOK].Load())
+	require.Equal(t, uint64(2), p.Counters().Publishes[ResultInvalid].Load())
+	require.Equal(t, uint64(4), p.Counters().Publishes[ResultOK].Load())
 }
 
 // Answers leave in the order of the log, refusals and duplicates in their turn.

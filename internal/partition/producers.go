@@ -29,8 +29,8 @@ type producerState struct {
 	mu    sync.Mutex
 	table stream.Producers
 
-	writing sync.Mutex // one snapshot at a time; held across its writing alone
-	saved   storage.Offset
+	writing atomic.Bool   // one snapshot at a time
+	saved   atomic.Uint64 // the offset of the last one
 }
 
 func (s *producerState) admit(b *Publish, next storage.Offset) (storage.Offset, error) {
@@ -64,28 +64,39 @@ func (s *producerState) revert(next storage.Offset) {
 	s.mu.Unlock()
 }
 
-// reopened replays the records a poisoned log turned out to hold.
+// reopened replays the records a poisoned log turned out to hold. The log is about to
+// serve: it admits nothing and reports nothing stable meanwhile.
 func (s *producerState) reopened(p *Partition, from, next storage.Offset) {
 	var page storage.Page
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for at := from; at < next; at = page.Next {
-		// The log is about to serve and nothing else runs in it: reading under the
-		// lock delays nobody.
 		err := p.log.Read(context.Background(), &page, storage.ReadRange{From: at, End: next})
 		if err != nil || page.Next <= at {
 			// The table stays behind the log: a retry of a batch in the gap may be
 			// written twice. Forgetting everything refuses it instead.
-			s.table = stream.Producers{}
+			s.replace(stream.Producers{})
 			break
 		}
-		for i := range page.Records {
-			s.table.Replay(&page.Records[i])
-		}
+		s.replay(page.Records)
 	}
+	s.mu.Lock()
 	s.table.CloseOpen()
 	s.stableAt.Store(uint64(next))
+	s.mu.Unlock()
 	s.used.Store(true)
+}
+
+func (s *producerState) replay(records []storage.Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range records {
+		s.table.Replay(&records[i])
+	}
+}
+
+func (s *producerState) replace(table stream.Producers) {
+	s.mu.Lock()
+	s.table = table
+	s.mu.Unlock()
 }
 
 // loadProducers rebuilds the table: from the snapshot where it is valid, then from the
@@ -109,7 +120,8 @@ func (p *Partition) loadProducers(ctx context.Context) error {
 	case snapshot != nil && snapshot.AsOf >= head && snapshot.AsOf <= tail:
 		s.table.Restore(snapshot)
 		s.used.Store(true)
-		from, s.saved = snapshot.AsOf, snapshot.AsOf
+		from = snapshot.AsOf
+		s.saved.Store(uint64(from))
 	default:
 		holds, err := mayHoldProducers(p.log, p.o.Storage.FS)
 		if err != nil {
@@ -232,18 +244,20 @@ func (p *Partition) writeSnapshot(ctx context.Context) {
 	if !s.used.Load() {
 		return
 	}
-	s.writing.Lock()
-	defer s.writing.Unlock()
+	if !s.writing.CompareAndSwap(false, true) {
+		return // it will be due again
+	}
+	defer s.writing.Store(false)
 	s.mu.Lock()
 	asOf := storage.Offset(s.stableAt.Load())
 	snapshot := s.table.Snapshot(asOf)
 	s.mu.Unlock()
-	if asOf == s.saved {
+	if uint64(asOf) == s.saved.Load() {
 		return
 	}
 	err := p.log.WriteSide(ctx, segment.ProducersName, segment.AppendProducers(nil, snapshot))
 	if err == nil {
-		s.saved = asOf
+		s.saved.Store(uint64(asOf))
 		return
 	}
 	if p.o.Events.OnSnapshotError != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/felixlog/felix/internal/stream"
 	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
 )
 
 // Publish is one batch on its way into a shard. The caller sets the first group of
@@ -85,6 +86,9 @@ func (p *Partition) accept(b *Publish) error {
 	publisher := b.Publisher
 	if !p.storePublisher.Load() {
 		publisher = nil
+	}
+	if len(publisher) > segment.MaxPublisherSize {
+		return segment.ErrPublisherTooLong
 	}
 	bytes := 0
 	for _, r := range b.Payloads {
