@@ -98,9 +98,8 @@ func (e *environment) restart(ctx context.Context, f *restartFlags) (err error) 
 	}
 	defer func() { err = errors.Join(err, r.broker.kill()) }()
 	own := r.broker.use(e)
-	own.opts.json, own.out = false, discard{}
-	if code := own.run(ctx, append([]string{"stream", "create", demoStream, "--durable", "--shards", strconv.Itoa(int(f.shards)), "--fsync", f.fsync}, r.contextFlags()...)); code != exitOK {
-		return fmt.Errorf("stream not created: exit %d", code)
+	if err := own.createStream(ctx, demoStream, f.shards, f.fsync); err != nil {
+		return err
 	}
 	if r.client, _, err = own.dial(ctx); err != nil {
 		return err
@@ -112,14 +111,6 @@ func (e *environment) restart(ctx context.Context, f *restartFlags) (err error) 
 	}
 	return r.print(claims)
 }
-
-func (r *restartRun) contextFlags() []string {
-	return []string{"--context-file", r.dir + "/context.yaml"}
-}
-
-type discard struct{}
-
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 // do publishes, subscribes, kills and restarts, and then checks.
 func (r *restartRun) do(ctx context.Context) ([]claim, error) {
