@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 
@@ -139,12 +138,15 @@ func (o benchOptions) appends(ctx context.Context, dir string) (row *benchRow, e
 		},
 	}
 	flushed := int64(0)
+	own, err := o.load().overhead(ctx)
+	if err != nil {
+		return nil, err
+	}
 	ours.slice = func(ctx context.Context) (*sliceResult, error) {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		r, err := o.load().run(ctx, func(ctx context.Context, i int) error { return log.Append(ctx, &batches[i]) })
-		runtime.ReadMemStats(&after)
-		mallocs += after.Mallocs - before.Mallocs
+		r, n, err := counted(func() (*sliceResult, error) {
+			return o.load().run(ctx, func(ctx context.Context, i int) error { return log.Append(ctx, &batches[i]) })
+		})
+		mallocs += n - min(n, own)
 		flushed += flushes.Load()
 		return r, err
 	}

@@ -2,6 +2,7 @@ package logtool
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,4 +62,30 @@ func (l load) run(ctx context.Context, op func(ctx context.Context, appender int
 	}
 	r.ops = int64(r.hist.total)
 	return r, nil
+}
+
+// counted runs f and says how many allocations the process made meanwhile.
+func counted(f func() (*sliceResult, error)) (*sliceResult, uint64, error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r, err := f()
+	runtime.ReadMemStats(&after)
+	return r, after.Mallocs - before.Mallocs, err
+}
+
+// overhead is how many allocations a slice makes for itself: its goroutines and what
+// they count in.
+func (l load) overhead(ctx context.Context) (uint64, error) {
+	empty := load{appenders: l.appenders, ops: int64(l.appenders)}
+	least := ^uint64(0)
+	for range 3 {
+		_, n, err := counted(func() (*sliceResult, error) {
+			return empty.run(ctx, func(context.Context, int) error { return nil })
+		})
+		if err != nil {
+			return 0, err
+		}
+		least = min(least, n)
+	}
+	return least, nil
 }
