@@ -100,8 +100,25 @@ func drawShape(seed uint64, profile string) *Shape {
 	return s
 }
 
+// cell is the profile of one cell of the acknowledgement table: power cuts and kills of
+// a shard with that consistency and fsync mode.
+func cell(c meta.Consistency, f storage.FsyncMode) func(*Shape) {
+	return func(s *Shape) {
+		s.Churn, s.Lazy = true, true
+		s.FaultTime = 20 * time.Second
+		s.Factor, s.Consistency, s.Fsync = 3, c, f
+	}
+}
+
 // Profiles are biases under which a seed reaches certain corners sooner.
 var Profiles = map[string]func(*Shape){
+	"leader-none":      cell(meta.ConsistencyLeader, storage.None),
+	"leader-periodic":  cell(meta.ConsistencyLeader, storage.Periodic),
+	"leader-on_commit": cell(meta.ConsistencyLeader, storage.OnCommit),
+	"quorum-none":      cell(meta.ConsistencyQuorum, storage.None),
+	"quorum-periodic":  cell(meta.ConsistencyQuorum, storage.Periodic),
+	"quorum-on_commit": cell(meta.ConsistencyQuorum, storage.OnCommit),
+
 	// churn: faults come fast, leaders change often.
 	"churn": func(s *Shape) {
 		s.Churn = true

@@ -97,7 +97,7 @@ func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 		weights[ChangeSet], weights[MetaLossy], weights[MetaRestore] = 30, 15, 0
 	}
 	if s.Lazy {
-		weights[PowerCut], weights[CutLeader], weights[Rival] = 20, 20, 5
+		weights[PowerCut], weights[CutLeader], weights[PowerCutAll], weights[Rival] = 20, 20, 10, 5
 	}
 	if s.Retention {
 		weights[Trim] = 20
@@ -180,6 +180,9 @@ func (w *world) inject(f *Fault) {
 		w.partition(f.For, func(from, to int) bool { return from == f.Node })
 	case Isolate:
 		if l := w.leader(); l != nil {
+			if f.Mask&1 == 1 {
+				l.noMeta = w.now + f.For
+			}
 			w.partition(f.For, func(from, to int) bool { return from == l.index || to == l.index })
 		}
 	case Slow:

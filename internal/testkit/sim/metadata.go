@@ -70,7 +70,7 @@ func (d *metadata) call(n *node, request func() bool, answer, lost func()) {
 	}
 	answered := false
 	w.after(there, func() {
-		if d.outage || !request() || drop {
+		if d.outage || w.now < n.noMeta || !request() || drop {
 			return
 		}
 		n.after(back, func() {

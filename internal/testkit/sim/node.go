@@ -19,6 +19,7 @@ type node struct {
 	alive     bool
 	epoch     int           // counts processes; events of others are dropped
 	suspended time.Duration // nothing runs before this time
+	noMeta    time.Duration // the metadata cannot be reached before this time
 	rate      float64       // of its boot-time clock: bootBase at bootFrom, then rate
 	bootBase  time.Duration
 	bootFrom  time.Duration
@@ -80,6 +81,7 @@ func (n *node) start() {
 	n.loop(200*time.Millisecond, func() { n.world.meta.poll(n) })
 	n.loop(time.Second, func() { n.world.meta.keepAlive(n) })
 	n.loop(50*time.Millisecond, n.tick)
+	n.loop(time.Second, n.manage)
 	n.loop(250*time.Millisecond, n.sweep)
 	n.world.meta.keepAlive(n)
 }
@@ -146,9 +148,12 @@ func (n *node) wipe() {
 func (n *node) tick() {
 	if n.shard != nil {
 		n.shard.do(func(r *replica.Replica, now time.Duration) { r.Tick(now) })
-		if n.shard != nil {
-			n.shard.manage()
-		}
+	}
+}
+
+func (n *node) manage() {
+	if n.shard != nil {
+		n.shard.manage()
 	}
 }
 

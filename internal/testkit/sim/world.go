@@ -169,7 +169,7 @@ func (w *world) healAll() {
 	for _, n := range w.nodes {
 		n.disk.heal()
 		n.slow = w.baseSlow()
-		n.suspended = 0
+		n.suspended, n.noMeta = 0, 0
 		if !n.alive {
 			n.start()
 		} else if n.shard != nil && n.shard.rep.Role() == replica.Stopped {
