@@ -93,6 +93,19 @@ func TestCase03FlippedByte(t *testing.T) {
 		l := openClosed(t, testDir, o)
 		require.Equal(t, wantPayloads(0, 19), readAll(t, l))
 	})
+	t.Run("last below the mark of a restarted machine, or with no mark", func(t *testing.T) {
+		for _, marked := range []bool{true, false} {
+			d, o := flip(19)
+			if !marked {
+				require.NoError(t, d.Remove(testDir+"/"+segment.MarkName))
+			}
+			before := d.Files()
+			o.Restarted = true
+			_, err := Open(ctx, testDir, o)
+			require.ErrorAs(t, err, new(*DamagedError))
+			requireSameFiles(t, before, d.Files())
+		}
+	})
 	t.Run("middle is never a tail", func(t *testing.T) {
 		for _, repair := range []bool{false, true} {
 			d, o := flip(10)
