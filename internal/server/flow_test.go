@@ -290,3 +290,28 @@ func TestSubscriberThatDoesNotRead(t *testing.T) {
 		}
 	})
 }
+
+// The same where the answers are written by others than the reader.
+func TestClientThatDoesNotReadLateAnswers(t *testing.T) {
+	body := []byte(`"` + strings.Repeat("b", 4<<10) + `"`)
+	w := newWorld(t, withLimits(Limits{UnreadBytes: 16 << 10}), func(o *Options) {
+		o.Handlers = append(o.Handlers, Handlers{Extensions: map[string]Handler{"test.late": func(_ context.Context, r *Request) {
+			reply, id := r.Defer(), r.Message.(*wire.Extension).RequestID
+			go reply.Answer(&wire.ExtensionOK{Name: "test.late", RequestID: id, HasRequestID: true, Body: body})
+		}}})
+	})
+	p := w.deaf(transportTCP).login()
+	n := uint64(0)
+	for ; n < 50_000; n++ {
+		require.NoError(t, p.rw.(deadliner).SetWriteDeadline(time.Now().Add(2*time.Second)))
+		m := &wire.Extension{Name: "test.late", RequestID: n, HasRequestID: true, Body: body}
+		if _, err := p.rw.Write(wire.AppendMessage(nil, m)); err != nil {
+			break
+		}
+	}
+	require.Less(t, n, uint64(50_000), "it is read on and on")
+	require.Positive(t, w.pauses(PausedUnread))
+	for id := range n {
+		require.Equal(t, id, p.recv().(*wire.ExtensionOK).RequestID)
+	}
+}
