@@ -310,3 +310,26 @@ func TestReloadTakesNewKeys(t *testing.T) {
 	r.node.Reload()
 	require.NoError(t, verify())
 }
+
+// Without its metadata a broker does not start. The refusal says which directory and
+// what is wrong with it, and the damaged log stays as it was.
+func TestDamagedMetadataIsNamed(t *testing.T) {
+	r := start(t, nil)
+	r.awaitReady()
+	data := r.options.Config.Data
+	r.stop()
+	file := filepath.Join(data, metaDir, "00000000000000000000.log")
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	raw[0] ^= 0xff
+	require.NoError(t, os.WriteFile(file, raw, 0o600))
+	o := testOptions(t)
+	o.Config.Data, o.Log = data, slog.New(slog.DiscardHandler)
+	n, err := Start(t.Context(), o)
+	require.Nil(t, n)
+	require.ErrorContains(t, err, "metadata")
+	require.ErrorContains(t, err, filepath.Join(data, metaDir))
+	left, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, raw, left)
+}

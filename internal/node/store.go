@@ -31,7 +31,12 @@ func openStore(ctx context.Context, n *Node) (store, error) {
 	if err := mkdirDurable(n.o.FS, dir); err != nil {
 		return nil, &DirError{Dir: dir, Err: cause(err), Hint: hint(err)}
 	}
-	return meta.OpenLocal(ctx, dir, meta.LocalOptions{
+	l, err := meta.OpenLocal(ctx, dir, meta.LocalOptions{
 		Log: storage.Options{FS: n.o.FS, Restarted: n.data.Restarted, Events: n.metrics.StorageEvents(n.log)},
 	})
+	if err != nil {
+		// Not l: a nil *Local in a store is a store that is not nil, and would be closed.
+		return nil, err
+	}
+	return l, nil
 }
