@@ -25,20 +25,29 @@ type feed struct {
 
 // newFeed resolves where the shard begins.
 func (s *Subscription) newFeed(ctx context.Context, c *Client, shard int) (*feed, error) {
-	f := &feed{s: s, shard: shard, start: s.config.start}
-	if offset, ok := s.config.offsets[shard]; ok {
-		f.start = wire.Start{Kind: wire.StartOffset, Offset: offset}
-	} else if !s.config.at.IsZero() {
-		offset, found, err := c.OffsetForTime(ctx, s.stream.stream, shard, s.config.at)
-		if err != nil {
-			return nil, err
-		}
-		f.start = wire.Start{Kind: wire.StartLatest}
-		if found {
-			f.start = wire.Start{Kind: wire.StartOffset, Offset: offset}
-		}
+	start, err := c.startOf(ctx, s.stream.stream, shard, &s.config)
+	if err != nil {
+		return nil, err
 	}
-	return f, nil
+	return &feed{s: s, shard: shard, start: start}, nil
+}
+
+// startOf is where the options say that a shard begins.
+func (c *Client) startOf(ctx context.Context, stream string, shard int, s *subscribeConfig) (wire.Start, error) {
+	if offset, ok := s.offsets[shard]; ok {
+		return wire.Start{Kind: wire.StartOffset, Offset: offset}, nil
+	}
+	if s.at.IsZero() {
+		return s.start, nil
+	}
+	offset, found, err := c.OffsetForTime(ctx, stream, shard, s.at)
+	switch {
+	case err != nil:
+		return wire.Start{}, err
+	case !found:
+		return wire.Start{Kind: wire.StartLatest}, nil
+	}
+	return wire.Start{Kind: wire.StartOffset, Offset: offset}, nil
 }
 
 func (f *feed) op() string { return "subscribe " + f.s.stream.stream }
@@ -89,7 +98,7 @@ func (f *feed) request(session *session) error {
 	if start.Kind > wire.StartLatest && !session.auth.ServerFlags.Has(wire.FlagEventBatchOffsets) {
 		return &Error{Op: f.op(), Retry: wire.RetryFatal, Err: ErrUnsupported, Message: "the broker replays nothing"}
 	}
-	m := &wire.Subscribe{Tenant: f.s.client.config.tenant, Namespace: f.s.stream.namespace, Stream: f.s.stream.stream, Start: start, Shard: uint32(f.shard)}
+	m := &wire.Subscribe{Tenant: f.s.client.config.tenant, Namespace: f.s.stream.namespace, Stream: f.s.stream.stream, Start: start, Shard: wireCount(f.shard)}
 	if _, err := session.conn.Write(wire.AppendMessage(nil, m)); err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/felixlog/felix/wire"
@@ -53,8 +54,12 @@ func AsConsumer(name string, reclaim bool) PollOption {
 func (g *Group) op(what string) string { return what + " " + g.stream + "/" + g.name }
 
 func (g *Group) ref(shard int) wire.GroupRef {
-	return wire.GroupRef{Tenant: g.c.config.tenant, Namespace: g.c.namespace, Stream: g.stream, Shard: uint32(shard), Group: g.name}
+	return wire.GroupRef{Tenant: g.c.config.tenant, Namespace: g.c.namespace, Stream: g.stream, Shard: wireCount(shard), Group: g.name}
 }
+
+// wireCount is a shard or a count on the wire. One that does not fit there becomes the
+// greatest that does, which is refused, and never a small one that means another.
+func wireCount(n int) uint32 { return uint32(min(uint(n), math.MaxUint32)) }
 
 // Poll claims up to most records of a shard, 1 to 1,000. None is no error. A poll whose
 // answer was lost is not repeated: what it claimed comes again when the claims lapse.
@@ -128,7 +133,7 @@ func (g *Group) NackAfter(ctx context.Context, m Message, delay time.Duration) e
 func (g *Group) nack(ctx context.Context, m Message, delay time.Duration, has bool) error {
 	id := g.c.requestID()
 	return g.settle(ctx, "nack", false, wire.FeatureGroupClaimControl, id, &wire.GroupNack{
-		GroupRef: g.ref(m.Shard), Offset: m.Offset, Attempts: uint32(m.Attempts),
+		GroupRef: g.ref(m.Shard), Offset: m.Offset, Attempts: wireCount(m.Attempts),
 		DelayMillis: uint64(max(delay, 0) / time.Millisecond), HasDelay: has, RequestID: id,
 	})
 }
@@ -138,7 +143,7 @@ func (g *Group) nack(ctx context.Context, m Message, delay time.Duration, has bo
 func (g *Group) Extend(ctx context.Context, m Message, d time.Duration) (time.Duration, error) {
 	op, id := g.op("extend"), g.c.requestID()
 	a, err := g.c.do(ctx, &request{op: op, id: id, needs: wire.FeatureGroupClaimControl, repeatable: true, on: g.c.keySlot(g.stream, g.name),
-		message: &wire.GroupExtend{GroupRef: g.ref(m.Shard), Offset: m.Offset, Attempts: uint32(m.Attempts), ExtendMillis: uint64(max(d, 0) / time.Millisecond), RequestID: id}})
+		message: &wire.GroupExtend{GroupRef: g.ref(m.Shard), Offset: m.Offset, Attempts: wireCount(m.Attempts), ExtendMillis: uint64(max(d, 0) / time.Millisecond), RequestID: id}})
 	if err != nil {
 		return 0, err
 	}
@@ -212,9 +217,13 @@ func (g *Group) Redrive(ctx context.Context, shard int, offset uint64) error {
 func (g *Group) Seek(ctx context.Context, shard int, ifNew bool, start SubscribeOption) (position uint64, moved bool, err error) {
 	var s subscribeConfig
 	start(&s)
+	from, err := g.c.startOf(ctx, g.stream, shard, &s)
+	if err != nil {
+		return 0, false, err
+	}
 	op, id := g.op("seek"), g.c.requestID()
 	a, err := g.c.do(ctx, &request{op: op, id: id, needs: wire.FeatureGroupAdmin, repeatable: true, on: g.c.keySlot(g.stream, g.name),
-		message: &wire.GroupSeek{GroupRef: g.ref(shard), Start: s.start, IfNew: ifNew, RequestID: id}})
+		message: &wire.GroupSeek{GroupRef: g.ref(shard), Start: from, IfNew: ifNew, RequestID: id}})
 	if err != nil {
 		return 0, false, err
 	}

@@ -109,7 +109,7 @@ func (c *Client) OffsetForTime(ctx context.Context, stream string, shard int, at
 	id := c.requestID()
 	micros := uint64(max(at.UnixMicro(), 0))
 	a, err := c.do(ctx, &request{op: op, id: id, needs: wire.FeatureRecordTimestamps, repeatable: true,
-		message: &wire.OffsetForTime{Tenant: c.config.tenant, Namespace: c.namespace, Stream: stream, Shard: uint32(shard), AtMicros: micros, RequestID: id}})
+		message: &wire.OffsetForTime{Tenant: c.config.tenant, Namespace: c.namespace, Stream: stream, Shard: wireCount(shard), AtMicros: micros, RequestID: id}})
 	if err != nil {
 		return 0, false, err
 	}
@@ -152,7 +152,7 @@ func ReadBytes(n int) ReadOption {
 func (c *Client) Read(ctx context.Context, stream string, shard int, from uint64, opts ...ReadOption) (*Page, error) {
 	op := "read " + stream
 	id := c.requestID()
-	m := &wire.StreamRead{Tenant: c.config.tenant, Namespace: c.namespace, Stream: stream, Shard: uint32(shard), From: from, RequestID: id}
+	m := &wire.StreamRead{Tenant: c.config.tenant, Namespace: c.namespace, Stream: stream, Shard: wireCount(shard), From: from, RequestID: id}
 	for _, o := range opts {
 		o(m)
 	}

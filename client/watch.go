@@ -170,7 +170,7 @@ func (f *watchFeed) begin(ctx context.Context) error {
 	}
 	m := &wire.CacheWatch{
 		Tenant: w.k.c.config.tenant, Namespace: w.k.c.namespace, Cache: w.k.name,
-		Key: w.key, HasKey: !w.prefix, Prefix: w.key, HasPrefix: w.prefix, Shard: uint32(f.shard), HasShard: w.prefix,
+		Key: w.key, HasKey: !w.prefix, Prefix: w.key, HasPrefix: w.prefix, Shard: wireCount(f.shard), HasShard: w.prefix,
 		FromOffset: f.next, HasFromOffset: f.hasNext, Retained: f.retained && !f.hasNext,
 	}
 	stop := context.AfterFunc(ctx, s.close)

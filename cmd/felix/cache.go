@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"strconv"
@@ -47,6 +48,19 @@ func (e *environment) connected(c *cobra.Command, f func(context.Context, *clien
 	}
 	defer cl.Close()
 	return f(c.Context(), cl)
+}
+
+// onCache runs f with a cache.
+func (e *environment) onCache(c *cobra.Command, name string, f func(context.Context, *client.Cache) error) error {
+	if err := checkName("cache", name); err != nil {
+		return err
+	}
+	return e.connected(c, func(ctx context.Context, cl *client.Client) error { return f(ctx, cl.Cache(name)) })
+}
+
+// millis is a flag in milliseconds; one past the longest duration is that.
+func millis(n int64) time.Duration {
+	return time.Duration(min(n, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
 // cacheBounds are the flags that bound a cache.
@@ -121,6 +135,9 @@ func (e *environment) cacheCreate() *cobra.Command {
 				if err := m.call(ctx, http.MethodGet, nil, &made, e.cachePath(m, args[0])...); err != nil {
 					return err
 				}
+				if field := cacheDiffers(&made, body); field != "" {
+					return &exitError{exitRefused, fmt.Errorf("cache %s exists with another %s", args[0], field)}
+				}
 				return e.show(made, "cache %s exists", args[0])
 			}
 			if err != nil {
@@ -136,6 +153,20 @@ func (e *environment) cacheCreate() *cobra.Command {
 	bounds.register(c)
 	complete(c, "fsync", "none", "periodic", "on_commit")
 	return c
+}
+
+// cacheDiffers names the first setting asked for that a cache does not have; what was
+// not asked for is not compared.
+func cacheDiffers(have *api.Cache, asked map[string]any) string {
+	for _, s := range []struct {
+		name string
+		have any
+	}{{"shards", have.Shards}, {"fsync", have.Fsync}, {"max_bytes", have.MaxBytes}, {"max_keys", have.MaxKeys}, {"on_full", have.OnFull}} {
+		if want, ok := asked[s.name]; ok && want != s.have {
+			return s.name
+		}
+	}
+	return ""
 }
 
 func (e *environment) cacheList() *cobra.Command {
@@ -261,8 +292,8 @@ func (e *environment) cacheGet() *cobra.Command {
 	return &cobra.Command{
 		Use: "get CACHE KEY", Short: "Print the value of a key", Args: cobra.ExactArgs(2),
 		RunE: ran(func(c *cobra.Command, args []string) error {
-			return e.connected(c, func(ctx context.Context, cl *client.Client) error {
-				v, ok, err := cl.Cache(args[0]).Get(ctx, args[1])
+			return e.onCache(c, args[0], func(ctx context.Context, k *client.Cache) error {
+				v, ok, err := k.Get(ctx, args[1])
 				if err != nil {
 					return err
 				}
@@ -314,10 +345,9 @@ func (e *environment) cachePut() *cobra.Command {
 		}
 		var opts []client.PutOption
 		if hasTTL {
-			opts = append(opts, client.WithTTL(time.Duration(min(ttl, int64(1<<63-1)/int64(time.Millisecond)))*time.Millisecond))
+			opts = append(opts, client.WithTTL(millis(ttl)))
 		}
-		return e.connected(c, func(ctx context.Context, cl *client.Client) error {
-			k := cl.Cache(args[0])
+		return e.onCache(c, args[0], func(ctx context.Context, k *client.Cache) error {
 			var cond client.Condition
 			var err error
 			switch {
@@ -388,15 +418,15 @@ func (e *environment) cacheDelete() *cobra.Command {
 	var version uint64
 	c := &cobra.Command{Use: "del CACHE KEY", Short: "Remove a key and print what was there", Args: cobra.ExactArgs(2)}
 	c.RunE = ran(func(c *cobra.Command, args []string) error {
-		return e.connected(c, func(ctx context.Context, cl *client.Client) error {
+		return e.onCache(c, args[0], func(ctx context.Context, k *client.Cache) error {
 			if c.Flags().Changed("if-version") {
-				cond, err := cl.Cache(args[0]).DeleteIfVersion(ctx, args[1], version)
+				cond, err := k.DeleteIfVersion(ctx, args[1], version)
 				if err != nil {
 					return err
 				}
 				return e.printCondition(args[1], cond)
 			}
-			was, existed, err := cl.Cache(args[0]).Delete(ctx, args[1])
+			was, existed, err := k.Delete(ctx, args[1])
 			if err != nil {
 				return err
 			}
@@ -411,22 +441,22 @@ func (e *environment) cacheKeys() *cobra.Command {
 	var prefix string
 	c := &cobra.Command{Use: "keys CACHE", Short: "List the keys of a cache", Args: cobra.ExactArgs(1)}
 	c.RunE = ran(func(c *cobra.Command, args []string) error {
-		return e.connected(c, func(ctx context.Context, cl *client.Client) error {
+		return e.onCache(c, args[0], func(ctx context.Context, k *client.Cache) error {
 			out := bufio.NewWriter(e.out)
 			defer out.Flush()
 			for after, more := "", true; more; {
 				var keys []string
 				var err error
-				if keys, more, err = cl.Cache(args[0]).Keys(ctx, prefix, after, 1000); err != nil {
+				if keys, more, err = k.Keys(ctx, prefix, after, 1000); err != nil {
 					return err
 				}
-				for _, k := range keys {
+				for _, key := range keys {
 					if e.opts.json {
-						printJSON(out, map[string]string{"key": k})
+						printJSON(out, map[string]string{"key": key})
 					} else {
-						fmt.Fprintln(out, k)
+						fmt.Fprintln(out, key)
 					}
-					after = k
+					after = key
 				}
 				more = more && len(keys) > 0
 			}
@@ -464,12 +494,11 @@ func (e *environment) cacheWatch() *cobra.Command {
 		if count < 0 {
 			return usagef("--count %d: 0 is no end", count)
 		}
-		return e.connected(c, func(ctx context.Context, cl *client.Client) error {
+		return e.onCache(c, args[0], func(ctx context.Context, k *client.Cache) error {
 			var opts []client.WatchOption
 			if retained {
 				opts = append(opts, client.WithRetained())
 			}
-			k := cl.Cache(args[0])
 			var w *client.Watch
 			var err error
 			if byKey {
@@ -530,8 +559,8 @@ func (e *environment) counterCommand() *cobra.Command {
 			if err != nil {
 				return usagef("delta %q is not a 64-bit number", args[2])
 			}
-			return e.connected(c, func(ctx context.Context, cl *client.Client) error {
-				sum, err := cl.Cache(args[0]).Counters().Add(ctx, args[1], delta)
+			return e.onCache(c, args[0], func(ctx context.Context, k *client.Cache) error {
+				sum, err := k.Counters().Add(ctx, args[1], delta)
 				if err != nil {
 					return err
 				}
@@ -542,8 +571,8 @@ func (e *environment) counterCommand() *cobra.Command {
 	get := &cobra.Command{
 		Use: "get CACHE KEY", Short: "Print a counter", Args: cobra.ExactArgs(2),
 		RunE: ran(func(c *cobra.Command, args []string) error {
-			return e.connected(c, func(ctx context.Context, cl *client.Client) error {
-				sum, ok, err := cl.Cache(args[0]).Counters().Get(ctx, args[1])
+			return e.onCache(c, args[0], func(ctx context.Context, k *client.Cache) error {
+				sum, ok, err := k.Counters().Get(ctx, args[1])
 				switch {
 				case err != nil:
 					return err

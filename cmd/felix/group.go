@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -135,7 +136,7 @@ func (e *environment) seekCommand(use, short string, ifNew bool) *cobra.Command 
 		}
 		return e.show(positionLine{shard, at, moved}, "shard %d %s %d", shard, what, at)
 	})
-	c.Flags().StringVar(&from, "from", "earliest", "earliest, latest or an offset")
+	c.Flags().StringVar(&from, "from", "earliest", "earliest, latest, an offset, a time (RFC 3339) or an age as in 15m")
 	complete(c, "from", "latest", "earliest")
 	return c
 }
@@ -178,7 +179,7 @@ func (e *environment) groupPoll() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			opts := []client.PollOption{client.WithVisibility(time.Duration(visible) * time.Millisecond)}
+			opts := []client.PollOption{client.WithVisibility(millis(visible))}
 			if consumer != "" {
 				opts = append(opts, client.AsConsumer(consumer, reclaim))
 			}
@@ -187,7 +188,7 @@ func (e *environment) groupPoll() *cobra.Command {
 				with := opts
 				if i == len(shards)-1 && left == most {
 					// Only the last shard is waited for, when the others had nothing.
-					with = append(with, client.WithWait(time.Duration(wait)*time.Millisecond))
+					with = append(with, client.WithWait(millis(wait)))
 				}
 				records, err := g.Poll(ctx, shard, left, with...)
 				if err != nil {
@@ -262,7 +263,7 @@ func (e *environment) groupNack() *cobra.Command {
 		if delay < 0 {
 			return usagef("--delay-ms %d is below zero", delay)
 		}
-		return g.NackAfter(ctx, at.message(), time.Duration(delay)*time.Millisecond)
+		return g.NackAfter(ctx, at.message(), millis(delay))
 	})
 	c.Flags().Int64Var(&delay, "delay-ms", 0, "hand them out again after so long; the group's backoff when not given")
 	return c
@@ -274,7 +275,7 @@ func (e *environment) groupExtend() *cobra.Command {
 		if by <= 0 {
 			return usagef("--for-ms %d: at least 1", by)
 		}
-		_, err := g.Extend(ctx, at.message(), time.Duration(by)*time.Millisecond)
+		_, err := g.Extend(ctx, at.message(), millis(by))
 		return err
 	})
 	c.Flags().Int64Var(&by, "for-ms", 30_000, "how long from now")
@@ -368,6 +369,9 @@ func (e *environment) groupDescribe() *cobra.Command {
 func (e *environment) groupSet() *cobra.Command {
 	var g client.GroupConfig
 	c := e.perShard("set STREAM GROUP", "Set how a group hands out; what is not given is the default", func(ctx context.Context, gr *client.Group, shard int) error {
+		if math.IsNaN(g.BackoffFactor) || math.IsInf(g.BackoffFactor, 0) {
+			return usagef("--backoff-factor %v is not a number to grow by", g.BackoffFactor)
+		}
 		if err := gr.Configure(ctx, shard, g); err != nil {
 			return err
 		}

@@ -125,6 +125,13 @@ func (e *environment) identity() (*identity, error) {
 	id.Tenant = first(id.Tenant, "default")
 	id.Namespace = first(id.Namespace, "default")
 	id.ServerName = first(id.ServerName, "localhost")
+	// Both go into the paths of the API, where a ".." would name something else.
+	if err := checkName("tenant", id.Tenant); err != nil {
+		return nil, err
+	}
+	if err := checkName("namespace", id.Namespace); err != nil {
+		return nil, err
+	}
 	return id, nil
 }
 

@@ -27,6 +27,9 @@ func (e *environment) manager() (*manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	if e.opts.timeout <= 0 {
+		return nil, usagef("--timeout %v leaves no time for an answer", e.opts.timeout)
+	}
 	m := &manager{identity: id}
 	if m.client, m.base, err = id.httpClient(); err != nil {
 		return nil, err

@@ -42,6 +42,10 @@ func (e *environment) tokenMint() *cobra.Command {
 		if len(perms) == 0 {
 			perms = auth.AllPermissions(id.Tenant)
 		}
+		if ttl == 0 {
+			// Not the default of Mint: it was asked for.
+			return usagef("--ttl 0 is valid for no time")
+		}
 		token, err := k.Mint(auth.MintRequest{Tenant: id.Tenant, Subject: who, Permissions: perms, Audience: audience, TTL: ttl})
 		if err != nil {
 			return &exitError{exitUsage, err}
