@@ -175,7 +175,11 @@ func TestCompactionDoesNotRewindTheOffsetSpace(t *testing.T) {
 		require.Greater(t, v.Version, last)
 		last = v.Version
 	}
-	require.Less(t, size(), written/2, "superseded records are given back")
+	for ctx := soon(t); size() >= written/2; {
+		// Compaction has a pace of its own and goes on behind the writes.
+		_, _, err := k.Get(ctx, "kept")
+		require.NoError(t, err, "superseded records are not given back: %d of %d bytes", size(), written)
+	}
 	p.restart(true)
 	v, ok, err := k.Get(soon(t), "kept")
 	require.NoError(t, err)
@@ -351,6 +355,7 @@ func TestAConsumerWorksThroughARestart(t *testing.T) {
 	ctx, cancel := context.WithCancel(soon(t))
 	defer cancel()
 	half := make(chan struct{})
+	reached := sync.OnceFunc(func() { close(half) })
 	consumed := make(chan error, 1)
 	go func() {
 		consumed <- g.Consume(ctx, func(_ context.Context, m client.Message) error {
@@ -362,7 +367,7 @@ func TestAConsumerWorksThroughARestart(t *testing.T) {
 			}
 			done[string(m.Payload)] = true
 			if len(done) == n/2 {
-				close(half)
+				reached()
 			}
 			return nil
 		}, client.WithConcurrency(8), client.WithClaimTime(2*time.Second))
