@@ -1,10 +1,11 @@
 # Targets beyond `go test ./...`. Each fails when what it checks is broken.
-# ROUNDS, FUZZTIME and BENCH_ARGS make a run longer or shorter.
+# ROUNDS, SEEDS, CRASH_SEEDS, FUZZTIME and BENCH_ARGS make a run longer or shorter.
 
 GO ?= go
 FUZZTIME ?= 30s
 ROUNDS ?= 200
 CRASH_SEEDS ?= 5000
+SEEDS ?= 2000
 BENCH_ARGS ?=
 
 .PHONY: build test vet race interop crash crash-sim sim soak fuzz bench guards
@@ -35,9 +36,10 @@ crash:
 crash-sim:
 	FELIX_CRASH_SEEDS=$(CRASH_SEEDS) FELIX_CRASH_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 4h -v ./storage/crashtest
 
-# Seeded runs of the test disk and of the replication simulator, more of them.
+# Seeded runs of the replication simulator: the real log on a disk that loses power. A
+# failing seed prints the command that replays it.
 sim:
-	FELIX_SEEDS=2000 $(GO) test -count=1 -timeout 2h ./internal/testkit/sim ./internal/replica/... ./internal/projection/... ./internal/partition/... ./internal/broker/...
+	$(GO) test -count=1 -timeout 4h -run 'TestSeeds$$' ./internal/testkit/sim -sim.seeds=$(SEEDS)
 
 # One long run of publishers, subscribers and restarts.
 soak:
