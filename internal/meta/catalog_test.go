@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/felixlog/felix/internal/meta"
@@ -13,8 +14,8 @@ import (
 func newCatalog(t *testing.T) (*meta.Catalog, *meta.Memory) {
 	t.Helper()
 	m := meta.NewMemory(meta.MemoryOptions{})
-	next := uint64(0)
-	c := meta.NewCatalogWith(m, meta.CatalogOptions{Random: func() uint64 { next++; return next - 1 }})
+	var next atomic.Uint64
+	c := meta.NewCatalogWith(m, meta.CatalogOptions{Random: func() uint64 { return next.Add(1) - 1 }})
 	t.Cleanup(m.Close)
 	return c, m
 }
