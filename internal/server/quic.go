@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -20,13 +21,23 @@ func (s *Server) handshakeTimeout() time.Duration {
 	return most
 }
 
+// mostUnproved is how many handshakes over QUIC may be under way before further clients
+// have to show first that packets reach them at their address. A packet of one that has
+// not costs an answer of its size at most, and neither memory nor a place among the
+// connections; one that has pays a round trip.
+const mostUnproved = 64
+
 type quicListener struct {
 	transport *quic.Transport
 	listener  *quic.Listener
+	// shaking counts the connections whose handshake is not over.
+	shaking *atomic.Int64
 }
 
 func (s *Server) listenQUIC(packets net.PacketConn) (*quicListener, error) {
 	t := &quic.Transport{Conn: packets}
+	shaking := new(atomic.Int64)
+	t.VerifySourceAddress = func(net.Addr) bool { return shaking.Load() >= mostUnproved }
 	if s.resetKey != [32]byte{} {
 		key := quic.StatelessResetKey(s.resetKey)
 		t.StatelessResetKey = &key
@@ -35,14 +46,18 @@ func (s *Server) listenQUIC(packets net.PacketConn) (*quicListener, error) {
 		if !s.takeSlot() {
 			return nil, errors.New("connection refused")
 		}
-		context.AfterFunc(ctx, s.releaseSlot)
+		shaking.Add(1)
+		context.AfterFunc(ctx, func() {
+			shaking.Add(-1)
+			s.releaseSlot()
+		})
 		return ctx, nil
 	}
 	l, err := t.Listen(s.tls, s.quicConfig())
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on %s (udp): %w", packets.LocalAddr(), err), t.Close())
 	}
-	return &quicListener{transport: t, listener: l}, nil
+	return &quicListener{transport: t, listener: l, shaking: shaking}, nil
 }
 
 // acceptQUIC serves until ctx ends. It closes the socket when every QUIC connection
@@ -54,6 +69,9 @@ func (s *Server) acceptQUIC(ctx context.Context, q *quicListener) error {
 		if conn, err = q.listener.Accept(ctx); err != nil {
 			break
 		}
+		// Its handshake is over; what ConnContext counted for it is taken back at its end.
+		q.shaking.Add(-1)
+		context.AfterFunc(conn.Context(), func() { q.shaking.Add(1) })
 		c := s.newConnection(conn.Context(), transportQUIC, conn.RemoteAddr())
 		c.closeLink = func(code uint64, reason string) {
 			closeQUIC(conn, code, reason)
