@@ -159,6 +159,9 @@ func (n *Node) brokerEvents() broker.Events {
 			OnSlow: func(shard string, _ *partition.Subscription) {
 				n.log.Warn("subscription ended: it held back publishes for too long", "shard", shard)
 			},
+			OnDamagedRead: func(shard string, err error) {
+				n.log.Error("records of a shard are damaged and cannot be read", "shard", shard, "error", err)
+			},
 			OnTornBatch: func(shard string, from, tail storage.Offset) {
 				n.log.Warn("log ended within a producer's batch, which was cut", "shard", shard, "from", from, "tail", tail)
 			},

@@ -74,6 +74,9 @@ type Events struct {
 	OnTornBatch func(shard string, from, tail storage.Offset)
 	// OnProducersRebuilt: the producers were read back from the log's records.
 	OnProducersRebuilt func(shard string, from, to storage.Offset)
+	// OnDamagedRead: records that were acknowledged cannot be read any more. Told once for
+	// a shard that is open.
+	OnDamagedRead func(shard string, err error)
 	// OnSnapshotError: the producer snapshot could not be written; it is tried again.
 	OnSnapshotError func(shard string, err error)
 }
@@ -147,6 +150,7 @@ type Partition struct {
 	retention atomic.Pointer[storage.RetentionPolicy]
 	ids       atomic.Uint64
 
+	damageTold sync.Once
 	background background
 	closeOnce  sync.Once
 	closeErr   error

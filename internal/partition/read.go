@@ -74,6 +74,7 @@ func (p *Partition) Read(ctx context.Context, r ReadRequest, page *ReadPage) err
 		if t, ok := errors.AsType[*storage.TrimmedError](err); ok {
 			return &TooOldError{Requested: r.From, Available: t.Oldest}
 		}
+		p.damaged(err)
 		return p.closedAs(err)
 	}
 	for i := range page.page.Records {

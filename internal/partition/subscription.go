@@ -101,12 +101,44 @@ func (p *Partition) Subscribe(ctx context.Context, o SubscribeOptions) (*Subscri
 	if err := p.subs.add(p, s); err != nil {
 		return nil, err
 	}
-	if err := s.place(ctx, o.Start); err != nil {
+	err := s.place(ctx, o.Start)
+	if err == nil {
+		err = s.probe(ctx)
+	}
+	if err != nil {
 		p.subs.remove(p, s)
 		return nil, err
 	}
 	s.id = p.nextID()
 	return s, nil
+}
+
+// probe reads the record a subscription begins with. One that is damaged refuses it: a
+// client that resumes where its reading ended is told why, and does not try for ever.
+func (s *Subscription) probe(ctx context.Context) error {
+	p, pos := s.p, s.Position()
+	if pos >= p.readableNow() {
+		return nil
+	}
+	var page storage.Page
+	err := p.log.Read(ctx, &page, storage.ReadRange{From: pos, End: pos + 1, MaxRecords: 1, MaxBytes: 1})
+	if p.damaged(err) {
+		return err
+	}
+	return nil // anything else is met again by Next
+}
+
+// damaged says whether err is a damaged record, and tells the owner of the first.
+func (p *Partition) damaged(err error) bool {
+	if _, is := errors.AsType[*storage.DamagedError](err); !is {
+		return false
+	}
+	p.damageTold.Do(func() {
+		if p.o.Events.OnDamagedRead != nil {
+			p.o.Events.OnDamagedRead(p.name, err)
+		}
+	})
+	return true
 }
 
 func (s *Subscription) place(ctx context.Context, start Start) error {
@@ -215,6 +247,7 @@ func (s *Subscription) Next(ctx context.Context, d *Delivery) error {
 		end := p.readableNow()
 		if pos < end {
 			if err := s.read(ctx, d, pos, end); err != nil {
+				p.damaged(err)
 				return err
 			}
 			s.position.Store(uint64(d.Next))
