@@ -45,13 +45,13 @@ sim:
 soak:
 	FELIX_CRASH_ROUNDS=$(ROUNDS) FELIX_CRASH_SECONDS=20 $(GO) test -count=1 -timeout 24h -run 'TestKill' -v ./internal/e2e
 
-# Every fuzz target of every package, FUZZTIME each.
+# Every fuzz target of every package, FUZZTIME each: a time, or with an x a count of runs.
 fuzz:
 	@set -eu; for dir in $$(grep -rl '^func Fuzz' --include='*_test.go' . | xargs -n 1 dirname | sort -u); do \
 		targets=$$($(GO) test -list '^Fuzz' $$dir); \
 		for target in $$(printf '%s\n' "$$targets" | sed -n '/^Fuzz/p'); do \
 			echo "== $$dir $$target"; \
-			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$dir; \
+			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$dir; \
 		done; \
 	done
 
