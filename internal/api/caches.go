@@ -97,11 +97,8 @@ func createCache(q *request) (answer, error) {
 	if err := q.body(&b); err != nil {
 		return answer{}, err
 	}
-	if err := q.sameTenant(b.TenantID); err != nil {
+	if err := q.sameScope(b.TenantID, b.Namespace); err != nil {
 		return answer{}, err
-	}
-	if b.Namespace != "" && b.Namespace != q.path("ns") {
-		return answer{}, invalid("namespace %q is not the namespace of the path", b.Namespace)
 	}
 	if err := wire.ValidName(b.Cache); err != nil {
 		return answer{}, invalid("cache: %v", err)

@@ -210,6 +210,17 @@ func viewStream(s *meta.Stream) Stream {
 	return v
 }
 
+// sameScope refuses a body that names another tenant or namespace than the path.
+func (q *request) sameScope(tenant, namespace string) error {
+	if err := q.sameTenant(tenant); err != nil {
+		return err
+	}
+	if namespace != "" && namespace != q.path("ns") {
+		return invalid("namespace %q is not the namespace of the path", namespace)
+	}
+	return nil
+}
+
 func (q *request) streamName() meta.Name {
 	return meta.Name{Tenant: q.path("t"), Namespace: q.path("ns"), Name: q.path("name")}
 }
@@ -235,11 +246,8 @@ func createStream(q *request) (answer, error) {
 	if err := q.body(&b); err != nil {
 		return answer{}, err
 	}
-	if err := q.sameTenant(b.TenantID); err != nil {
+	if err := q.sameScope(b.TenantID, b.Namespace); err != nil {
 		return answer{}, err
-	}
-	if b.Namespace != "" && b.Namespace != q.path("ns") {
-		return answer{}, invalid("namespace %q is not the namespace of the path", b.Namespace)
 	}
 	if err := wire.ValidName(b.Stream); err != nil {
 		return answer{}, invalid("stream: %v", err)
