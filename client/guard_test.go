@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/felixlog/felix/client/felixtest"
+	"github.com/felixlog/felix/internal/testkit/heap"
 )
 
 // While batches are under way the others gather: however many records, no more
@@ -116,7 +117,7 @@ func TestGuardSendAllocations(t *testing.T) {
 		_, err := p.Send(ctx, record)
 		require.NoError(t, err)
 	}
-	allocs := testing.AllocsPerRun(20_000, func() {
+	allocs := heap.Allocs(20_000, func() {
 		if _, err := p.Send(ctx, record, WithKey(key)); err != nil {
 			t.Error(err)
 		}

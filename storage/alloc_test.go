@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/felixlog/felix/internal/testkit/disk"
+	"github.com/felixlog/felix/internal/testkit/heap"
 )
 
 // TestGuardAppendAllocatesNothing counts the log's own allocations; the test disk under it
@@ -21,7 +22,7 @@ func TestGuardAppendAllocatesNothing(t *testing.T) {
 		for range 100 {
 			require.NoError(t, l.Append(ctx, b))
 		}
-		n := testing.AllocsPerRun(20_000, func() {
+		n := heap.Allocs(20_000, func() {
 			if err := l.Append(ctx, b); err != nil {
 				t.Fatal(err)
 			}
@@ -56,7 +57,7 @@ func TestGuardReadAllocatesNothing(t *testing.T) {
 	for range 3 {
 		require.NoError(t, l.Read(ctx, &p, ReadRange{From: 0}))
 	}
-	require.Zero(t, testing.AllocsPerRun(200, func() {
+	require.Zero(t, heap.Allocs(200, func() {
 		if err := l.Read(ctx, &p, ReadRange{From: 0}); err != nil || len(p.Records) != 400 {
 			t.Fatal(err)
 		}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/testkit/heap"
 )
 
 func principal(perms ...string) *Principal {
@@ -92,7 +94,7 @@ func TestAllows(t *testing.T) {
 
 func TestAllowsCostsNoAllocation(t *testing.T) {
 	p := principal("stream.publish:stream:t1/pay/orders")
-	require.Zero(t, testing.AllocsPerRun(100, func() {
+	require.Zero(t, heap.Allocs(100, func() {
 		if !p.Allows(StreamPublish, StreamObject("t1", "pay", "orders")) {
 			t.Error("refused")
 		}

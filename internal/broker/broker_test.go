@@ -12,6 +12,7 @@ import (
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/internal/partition"
 	"github.com/felixlog/felix/internal/stream"
+	"github.com/felixlog/felix/internal/testkit/heap"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/wire"
@@ -46,7 +47,7 @@ func TestGuardFindingAStreamAllocatesNothing(t *testing.T) {
 	b := w.open(memoryOnly)
 	create(t, b, memoryStream("orders"))
 	tenant, ns, name := []byte("t1"), []byte("ns"), []byte("orders")
-	require.Zero(t, testing.AllocsPerRun(100, func() {
+	require.Zero(t, heap.Allocs(100, func() {
 		if _, err := b.StreamBytes(tenant, ns, name); err != nil {
 			t.Error(err)
 		}

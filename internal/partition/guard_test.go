@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/felixlog/felix/internal/stream"
+	"github.com/felixlog/felix/internal/testkit/heap"
 	"github.com/felixlog/felix/storage"
 )
 
@@ -74,7 +75,7 @@ func TestGuardPublishingAllocatesNextToNothing(t *testing.T) {
 			for range 20 {
 				l.burst(t)
 			}
-			perRecord := testing.AllocsPerRun(50, func() { l.burst(t) }) / (16 * 64)
+			perRecord := heap.Allocs(50, func() { l.burst(t) }) / (16 * 64)
 			cancel()
 			wg.Wait()
 			limit := 0.001

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/felixlog/felix/internal/testkit/heap"
 	"github.com/felixlog/felix/storage/segment"
 )
 
@@ -139,7 +140,7 @@ func TestIndexPutAllocatesNothingForAKnownKey(t *testing.T) {
 	k := []byte("orders")
 	_, _, err := x.Put(k, Ref{Size: 1})
 	require.NoError(t, err)
-	require.Zero(t, testing.AllocsPerRun(100, func() {
+	require.Zero(t, heap.Allocs(100, func() {
 		if _, _, err := x.Put(k, Ref{Size: 2}); err != nil {
 			t.Fatal(err)
 		}

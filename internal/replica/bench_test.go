@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/internal/testkit/heap"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/segment"
 )
@@ -156,7 +157,7 @@ func TestCommitAllocations(t *testing.T) {
 	for range 100 {
 		step()
 	}
-	if n := testing.AllocsPerRun(1000, step); n > 2 {
+	if n := heap.Allocs(1000, step); n > 2 {
 		t.Errorf("%.1f allocations a batch, at most 2", n)
 	}
 	if x.fetched > 0 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/felixlog/felix/internal/testkit/heap"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -44,7 +45,7 @@ func TestGuardAllocationsPerRecord(t *testing.T) {
 		for range 20 {
 			round()
 		}
-		perRecord := testing.AllocsPerRun(100, round) / (window * 64)
+		perRecord := heap.Allocs(100, round) / (window * 64)
 		t.Logf("%s: %.3f allocations a record", stream, perRecord)
 		require.LessOrEqual(t, perRecord, 0.2)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/felixlog/felix/internal/testkit/heap"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -183,5 +184,5 @@ func TestPublicationsCostNoAllocation(t *testing.T) {
 	if raceEnabled {
 		return
 	}
-	require.LessOrEqual(t, testing.AllocsPerRun(200, step), 1.0, "a batch of 64")
+	require.LessOrEqual(t, heap.Allocs(200, step), 1.0, "a batch of 64")
 }

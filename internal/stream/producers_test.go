@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/felixlog/felix/internal/testkit/heap"
 	"github.com/felixlog/felix/storage/segment"
 )
 
@@ -283,5 +284,5 @@ func TestGuardAdmissionDoesNotAllocate(t *testing.T) {
 	for range 100 {
 		step()
 	}
-	require.Zero(t, testing.AllocsPerRun(200, step))
+	require.Zero(t, heap.Allocs(200, step))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/felixlog/felix/internal/testkit/heap"
 	"github.com/felixlog/felix/storage/segment"
 )
 
@@ -168,7 +169,7 @@ func TestAppendAllocatesNothing(t *testing.T) {
 	buf := make([]byte, 0, 4096)
 	payload := make([]byte, 128)
 	publisher := []byte("alice")
-	require.Zero(t, testing.AllocsPerRun(100, func() {
+	require.Zero(t, heap.Allocs(100, func() {
 		b := segment.AppendRecord(buf, &segment.RecordSpec{Offset: 1, Timestamp: 2, Payload: payload})
 		b = segment.AppendRecord(b, &segment.RecordSpec{Offset: 2, Kind: segment.KindProducerFirst, Payload: payload, Publisher: publisher})
 		if _, _, err := segment.DecodeRecord(b, 1); err != nil {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/felixlog/felix/internal/testkit/disk"
+	"github.com/felixlog/felix/internal/testkit/heap"
 	"github.com/felixlog/felix/storage/vfs"
 )
 
@@ -72,7 +73,7 @@ func TestFlushAllocatesNothing(t *testing.T) {
 	defer func() { require.NoError(t, f.Close()) }()
 	buf := make([]byte, 128)
 
-	allocs := testing.AllocsPerRun(20, func() {
+	allocs := heap.Allocs(100, func() {
 		if _, err := f.WriteAt(buf, 0); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,2 @@
+// Package heap counts allocations for tests.
+package heap
