@@ -6,7 +6,6 @@ import (
 	"go/format"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -23,42 +22,11 @@ const (
 	module = "github.com/felixlog/felix"
 )
 
-// walk visits the files of the tree with one of the suffixes, slash-separated
-// below the root. Data, build results and the checkout's own folders are left out.
+// walk visits the files of the tree with one of the suffixes; there must be some.
 func walk(t *testing.T, visit func(name string, text []byte), suffixes ...string) {
 	t.Helper()
 	seen := 0
-	require.NoError(t, filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(root, file)
-		if err != nil {
-			return err
-		}
-		rel = filepath.ToSlash(rel)
-		if d.IsDir() {
-			switch base := path.Base(rel); {
-			case base == "testdata", base == "out", base == "bin", base == "felix-data", base == "__pycache__", base == "venv":
-				return fs.SkipDir
-			case strings.HasPrefix(base, ".") && base != ".ci" && rel != ".":
-				return fs.SkipDir
-			}
-			return nil
-		}
-		for _, s := range suffixes {
-			if strings.HasSuffix(rel, s) {
-				text, err := os.ReadFile(file)
-				if err != nil {
-					return err
-				}
-				seen++
-				visit(rel, text)
-				break
-			}
-		}
-		return nil
-	}))
+	require.NoError(t, Walk(root, func(name string, text []byte) { seen++; visit(name, text) }, suffixes...))
 	require.NotZero(t, seen, "nothing found below %s", root)
 }
 
@@ -240,8 +208,6 @@ func TestEveryPackageExplainsItself(t *testing.T) {
 	}
 }
 
-var testName = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark|Example)[A-Z]\w*`)
-
 // A claim in a document names the test behind it; when that test is gone, so is
 // the claim.
 func TestDocumentsNameTestsThatExist(t *testing.T) {
@@ -258,16 +224,14 @@ func TestDocumentsNameTestsThatExist(t *testing.T) {
 			}
 		}
 	}, "_test.go")
-	cited := 0
-	walk(t, func(name string, text []byte) {
-		for _, cite := range testName.FindAllString(string(text), -1) {
-			cited++
-			if !have[cite] {
-				t.Errorf("%s names %s, which is no test", name, cite)
-			}
+	cited, err := Citations(root)
+	require.NoError(t, err)
+	require.NotEmpty(t, cited, "no document names a test")
+	for name, where := range cited {
+		if !have[name] {
+			t.Errorf("%s names %s, which is no test", where[0], name)
 		}
-	}, ".md")
-	require.NotZero(t, cited, "no document names a test")
+	}
 }
 
 var required = regexp.MustCompile(`(?m)^\t([^\s/]+\.[^\s]+) v`)

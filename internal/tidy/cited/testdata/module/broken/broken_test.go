@@ -1,0 +1,5 @@
+package broken
+
+import "testing"
+
+func TestIsNotBuilt(t *testing.T) { nobody.DeclaredThis() }
