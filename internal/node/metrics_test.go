@@ -98,6 +98,11 @@ func TestWorkMovesEveryMetric(t *testing.T) {
 	}
 	require.Equal(t, 40.0, r.metric("felix_published_records_total"))
 	require.Equal(t, 40*512.0, r.metric("felix_published_bytes_total"))
+	require.Equal(t, 3.0, r.metric("felix_streams"))
+	require.Equal(t, 20.0, r.metric("felix_stream_records_total", `stream="lazy"`))
+	require.Equal(t, 20*512.0, r.metric("felix_stream_bytes_total", `stream="lazy"`))
+	require.Zero(t, r.metric("felix_stream_records_total", `stream="memory"`))
+	require.Equal(t, 1.0, r.metric("felix_stream_shards", `stream="safe"`))
 	require.Positive(t, r.metric("felix_publishes_total"))
 	require.Positive(t, r.metric("felix_acks_total", `result="ok"`))
 	require.Positive(t, r.metric("felix_publish_duration_seconds_count"))
@@ -132,10 +137,14 @@ func TestWorkMovesEveryMetric(t *testing.T) {
 	sub, err := c.Subscribe(t.Context(), "lazy", client.FromEarliest())
 	require.NoError(t, err)
 	r.reaches(func(v float64) bool { return v == 1 }, "felix_subscribers")
+	require.Equal(t, 1.0, r.metric("felix_stream_subscribers", `stream="lazy"`))
+	require.Zero(t, r.metric("felix_stream_subscribers", `stream="safe"`))
 	_, err = sub.Next(t.Context())
 	require.NoError(t, err)
 	r.reaches(positive, "felix_delivered_records_total")
 	r.reaches(positive, "felix_delivered_bytes_total")
+	r.reaches(positive, "felix_stream_delivered_records_total", `stream="lazy"`)
+	r.reaches(positive, "felix_stream_delivered_bytes_total", `stream="lazy"`)
 	// Nobody takes what comes: the subscription falls behind.
 	for range 3000 {
 		p, err := c.Producer("lazy")
@@ -150,6 +159,7 @@ func TestWorkMovesEveryMetric(t *testing.T) {
 		}
 	}
 	require.Positive(t, r.metric("felix_subscription_lag_records"))
+	require.Positive(t, r.metric("felix_stream_lag_records", `stream="lazy"`))
 	require.NoError(t, sub.Close())
 	r.reaches(zero, "felix_subscribers")
 

@@ -1,18 +1,49 @@
 package node
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/obs"
 )
 
-// groupsNamed bounds the groups that have metrics of their own.
-const groupsNamed = 1000
+// How many streams and groups have metrics of their own: the first by name.
+const (
+	streamsNamed = 1000
+	groupsNamed  = 1000
+)
 
-// readings are the figures of caches and groups for a scrape.
+// streamsByName are all streams in the order of their names, so that those which are
+// named are the same at each scrape.
+func (n *Node) streamsByName() []*broker.Stream {
+	var all []*broker.Stream
+	n.broker.Streams(func(s *broker.Stream) { all = append(all, s) })
+	slices.SortFunc(all, func(a, b *broker.Stream) int {
+		x, y := a.Meta(), b.Meta()
+		return cmp.Or(strings.Compare(x.Tenant, y.Tenant), strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name))
+	})
+	return all
+}
+
+// readings are the figures of streams, caches and groups for a scrape.
 func (n *Node) readings() obs.Readings {
 	return obs.Readings{
+		Streams: func() (named []obs.StreamFigures, streams int) {
+			all := n.streamsByName()
+			for _, s := range all[:min(len(all), streamsNamed)] {
+				stats, c := s.Stats(), s.Counters()
+				named = append(named, obs.StreamFigures{
+					Tenant: stats.Tenant, Namespace: stats.Namespace, Stream: stats.Name,
+					Shards: s.Shards(), Subscribers: stats.Subscribers, Lag: stats.Lag,
+					Records: c.Records.Load(), Bytes: c.Bytes.Load(),
+					DeliveredRecords: c.DeliveredEvents.Load(), DeliveredFrames: c.DeliveredBytes.Load(),
+				})
+			}
+			return named, len(all)
+		},
 		Caches: func() (all []obs.CacheFigures) {
 			n.broker.Caches(func(c *broker.Cache) {
 				t := c.Totals()
@@ -29,7 +60,7 @@ func (n *Node) readings() obs.Readings {
 			return all
 		},
 		Groups: func() (named []obs.GroupFigures, groups int) {
-			n.broker.Streams(func(s *broker.Stream) {
+			for _, s := range n.streamsByName() {
 				def := s.Meta()
 				for shard := range s.Shards() {
 					p, err := s.Shard(shard)
@@ -46,7 +77,7 @@ func (n *Node) readings() obs.Readings {
 						})
 					}
 				}
-			})
+			}
 			return named, groups
 		},
 	}

@@ -16,12 +16,7 @@ import (
 func TestDashboardsAndAlertsNameMetricsThatExist(t *testing.T) {
 	m := New("test")
 	require.NoError(t, m.Watch(allGauges()))
-	require.NoError(t, m.WatchReadings(Readings{
-		Caches: func() []CacheFigures { return []CacheFigures{{Tenant: "t", Namespace: "n", Cache: "c"}} },
-		Groups: func() ([]GroupFigures, int) {
-			return []GroupFigures{{Tenant: "t", Namespace: "n", Stream: "s", Group: "g"}}, 1
-		},
-	}))
+	require.NoError(t, m.WatchReadings(allReadings()))
 	families, err := m.Registry().Gather()
 	require.NoError(t, err)
 	known := map[string]bool{}

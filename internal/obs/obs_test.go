@@ -56,6 +56,18 @@ func allGauges() Gauges {
 	}
 }
 
+func allReadings() Readings {
+	return Readings{
+		Streams: func() ([]StreamFigures, int) {
+			return []StreamFigures{{Tenant: "t", Namespace: "n", Stream: "s", Shards: 2, Subscribers: 3, Lag: 4, Records: 5, Bytes: 6, DeliveredRecords: 7, DeliveredFrames: 8}}, 9
+		},
+		Caches: func() []CacheFigures { return []CacheFigures{{Tenant: "t", Namespace: "n", Cache: "c", Keys: 2}} },
+		Groups: func() ([]GroupFigures, int) {
+			return []GroupFigures{{Tenant: "t", Namespace: "n", Stream: "s", Shard: "0", Group: "g", Ready: 2}}, 1
+		},
+	}
+}
+
 var typeLine = regexp.MustCompile(`(?m)^# TYPE (felix_\w+) (\w+)$`)
 
 // The names promised to operators are there from the first scrape, and every name
@@ -63,6 +75,7 @@ var typeLine = regexp.MustCompile(`(?m)^# TYPE (felix_\w+) (\w+)$`)
 func TestPromisedMetrics(t *testing.T) {
 	m := New("test")
 	require.NoError(t, m.Watch(allGauges()))
+	require.NoError(t, m.WatchReadings(allReadings()))
 	m.Published(Publish{Records: 1, Bytes: 1, Took: time.Millisecond})
 	m.Refused("x")
 	m.Paused("x")
@@ -156,6 +169,23 @@ func TestGauges(t *testing.T) {
 		"felix_recovery_shards_done": "5", "felix_recovery_shards": "6", "felix_disk_free_bytes": "100", "felix_disk_reserve_bytes": "10",
 		`felix_dropped_total{policy="drop_new"}`: "2", `felix_connections{transport="tcp"}`: "1", `felix_connections_total{transport="tcp"}`: "2",
 		"felix_delivered_records_total": "5", "felix_delivered_bytes_total": "50",
+	} {
+		require.Equal(t, want, value(text, series), series)
+	}
+}
+
+func TestReadings(t *testing.T) {
+	m := New("test")
+	require.NoError(t, m.WatchReadings(allReadings()))
+	text := scrape(t, m)
+	const stream = `{namespace="n",stream="s",tenant="t"}`
+	for series, want := range map[string]string{
+		"felix_streams": "9", "felix_stream_shards" + stream: "2", "felix_stream_subscribers" + stream: "3", "felix_stream_lag_records" + stream: "4",
+		"felix_stream_records_total" + stream: "5", "felix_stream_bytes_total" + stream: "6",
+		"felix_stream_delivered_records_total" + stream: "7", "felix_stream_delivered_bytes_total" + stream: "8",
+		`felix_cache_keys{cache="c",namespace="n",tenant="t"}`:                                                "2",
+		`felix_group_records{group="g",namespace="n",shard="0",state="ready",stream="s",tenant="t"}`:          "2",
+		`felix_group_settled_records{group="g",namespace="n",outcome="lost",shard="0",stream="s",tenant="t"}`: "0",
 	} {
 		require.Equal(t, want, value(text, series), series)
 	}

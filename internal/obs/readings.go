@@ -2,6 +2,16 @@ package obs
 
 import "github.com/prometheus/client_golang/prometheus"
 
+// StreamFigures are a stream at one moment, over the shards of this broker; those that
+// count only rise.
+type StreamFigures struct {
+	Tenant, Namespace, Stream         string
+	Shards, Subscribers               int
+	Lag                               uint64 // records, of the slowest subscriber
+	Records, Bytes                    uint64 // written
+	DeliveredRecords, DeliveredFrames uint64 // to subscribers: records, and bytes of frames
+}
+
 // CacheFigures are a cache at one moment; those that count only rise.
 type CacheFigures struct {
 	Tenant, Namespace, Cache                  string
@@ -21,14 +31,27 @@ type GroupFigures struct {
 	Acked, Discarded, Lost, Lag      uint64
 }
 
-// Readings are the caches and the groups, asked for at each scrape. groups is how many
-// there are; Groups may name fewer, so that a scrape stays small.
+// Readings are the streams, the caches and the groups, asked for at each scrape. streams
+// and groups are how many there are; fewer may be named, so that a scrape stays small. A
+// nil function leaves its metrics out.
 type Readings struct {
-	Caches func() []CacheFigures
-	Groups func() (named []GroupFigures, groups int)
+	Streams func() (named []StreamFigures, streams int)
+	Caches  func() []CacheFigures
+	Groups  func() (named []GroupFigures, groups int)
 }
 
 var (
+	streamLabels = []string{"tenant", "namespace", "stream"}
+
+	streamCount       = desc("felix_streams", "Streams.")
+	streamShards      = desc("felix_stream_shards", "Shards of a stream.", streamLabels...)
+	streamRecords     = desc("felix_stream_records_total", "Records written to a stream.", streamLabels...)
+	streamBytes       = desc("felix_stream_bytes_total", "Payload bytes written to a stream.", streamLabels...)
+	streamDelivered   = desc("felix_stream_delivered_records_total", "Records of a stream written to its subscribers.", streamLabels...)
+	streamFrames      = desc("felix_stream_delivered_bytes_total", "Bytes of frames of a stream written to its subscribers.", streamLabels...)
+	streamSubscribers = desc("felix_stream_subscribers", "Subscriptions of a stream.", streamLabels...)
+	streamLag         = desc("felix_stream_lag_records", "Records by which a stream's slowest subscription is behind.", streamLabels...)
+
 	cacheLabels = []string{"tenant", "namespace", "cache"}
 	groupLabels = []string{"tenant", "namespace", "stream", "shard", "group"}
 
@@ -53,50 +76,87 @@ func (m *Metrics) WatchReadings(r Readings) error { return m.reg.Register(&readi
 type readingCollector struct{ r Readings }
 
 func (c *readingCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{cacheKeys, cacheBytes, cacheWatchers, cacheRequests, cacheHits, cacheRefused, cacheRemoved, cacheEvents,
+	for _, d := range []*prometheus.Desc{streamCount, streamShards, streamRecords, streamBytes, streamDelivered, streamFrames, streamSubscribers, streamLag,
+		cacheKeys, cacheBytes, cacheWatchers, cacheRequests, cacheHits, cacheRefused, cacheRemoved, cacheEvents,
 		groupCount, groupRecords, groupSettled, groupLag} {
 		ch <- d
 	}
 }
 
 func (c *readingCollector) Collect(ch chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	out := sink{ch}
+	if f := c.r.Streams; f != nil {
+		named, streams := f()
+		out.gauge(streamCount, float64(streams))
+		for i := range named {
+			out.stream(&named[i])
+		}
 	}
-	count := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	if f := c.r.Caches; f != nil {
+		for _, k := range f() {
+			out.cache(&k)
+		}
 	}
-	for _, k := range c.r.Caches() {
-		l := []string{k.Tenant, k.Namespace, k.Cache}
-		with := func(v string) []string { return append(l[:len(l):len(l)], v) }
-		gauge(cacheKeys, float64(k.Keys), l...)
-		gauge(cacheBytes, float64(k.Bytes), l...)
-		gauge(cacheWatchers, float64(k.Watchers), l...)
-		count(cacheRequests, k.Gets, with("get")...)
-		count(cacheRequests, k.Puts, with("put")...)
-		count(cacheRequests, k.Deletes, with("delete")...)
-		count(cacheRequests, k.CounterAdds, with("counter_add")...)
-		count(cacheHits, k.Hits, l...)
-		count(cacheRefused, k.Conditions, with("condition")...)
-		count(cacheRefused, k.Full, with("full")...)
-		count(cacheRefused, k.Failed, with("failed")...)
-		count(cacheRefused, k.CounterRepeated, with("repeated")...)
-		count(cacheRemoved, k.Expired, with("expired")...)
-		count(cacheRemoved, k.Evicted, with("evicted")...)
-		count(cacheEvents, k.WatchEvents, l...)
+	if f := c.r.Groups; f != nil {
+		named, groups := f()
+		out.gauge(groupCount, float64(groups))
+		for i := range named {
+			out.group(&named[i])
+		}
 	}
-	named, groups := c.r.Groups()
-	gauge(groupCount, float64(groups))
-	for _, g := range named {
-		l := []string{g.Tenant, g.Namespace, g.Stream, g.Shard, g.Group}
-		with := func(v string) []string { return append(l[:len(l):len(l)], v) }
-		gauge(groupRecords, float64(g.Ready), with("ready")...)
-		gauge(groupRecords, float64(g.Delayed), with("delayed")...)
-		gauge(groupRecords, float64(g.Claimed), with("claimed")...)
-		gauge(groupRecords, float64(g.Dead), with("dead")...)
-		gauge(groupSettled, float64(g.Acked), with("acked")...)
-		gauge(groupSettled, float64(g.Discarded), with("discarded")...)
-		gauge(groupSettled, float64(g.Lost), with("lost")...)
-		gauge(groupLag, float64(g.Lag), l...)
-	}
+}
+
+// sink is a scrape under way.
+type sink struct{ ch chan<- prometheus.Metric }
+
+func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func (s sink) count(d *prometheus.Desc, v uint64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+}
+
+func (s sink) stream(f *StreamFigures) {
+	l := []string{f.Tenant, f.Namespace, f.Stream}
+	s.gauge(streamShards, float64(f.Shards), l...)
+	s.count(streamRecords, f.Records, l...)
+	s.count(streamBytes, f.Bytes, l...)
+	s.count(streamDelivered, f.DeliveredRecords, l...)
+	s.count(streamFrames, f.DeliveredFrames, l...)
+	s.gauge(streamSubscribers, float64(f.Subscribers), l...)
+	s.gauge(streamLag, float64(f.Lag), l...)
+}
+
+func (s sink) cache(k *CacheFigures) {
+	l := []string{k.Tenant, k.Namespace, k.Cache}
+	with := func(v string) []string { return append(l[:len(l):len(l)], v) }
+	s.gauge(cacheKeys, float64(k.Keys), l...)
+	s.gauge(cacheBytes, float64(k.Bytes), l...)
+	s.gauge(cacheWatchers, float64(k.Watchers), l...)
+	s.count(cacheRequests, k.Gets, with("get")...)
+	s.count(cacheRequests, k.Puts, with("put")...)
+	s.count(cacheRequests, k.Deletes, with("delete")...)
+	s.count(cacheRequests, k.CounterAdds, with("counter_add")...)
+	s.count(cacheHits, k.Hits, l...)
+	s.count(cacheRefused, k.Conditions, with("condition")...)
+	s.count(cacheRefused, k.Full, with("full")...)
+	s.count(cacheRefused, k.Failed, with("failed")...)
+	s.count(cacheRefused, k.CounterRepeated, with("repeated")...)
+	s.count(cacheRemoved, k.Expired, with("expired")...)
+	s.count(cacheRemoved, k.Evicted, with("evicted")...)
+	s.count(cacheEvents, k.WatchEvents, l...)
+}
+
+func (s sink) group(g *GroupFigures) {
+	l := []string{g.Tenant, g.Namespace, g.Stream, g.Shard, g.Group}
+	with := func(v string) []string { return append(l[:len(l):len(l)], v) }
+	s.gauge(groupRecords, float64(g.Ready), with("ready")...)
+	s.gauge(groupRecords, float64(g.Delayed), with("delayed")...)
+	s.gauge(groupRecords, float64(g.Claimed), with("claimed")...)
+	s.gauge(groupRecords, float64(g.Dead), with("dead")...)
+	s.gauge(groupSettled, float64(g.Acked), with("acked")...)
+	s.gauge(groupSettled, float64(g.Discarded), with("discarded")...)
+	s.gauge(groupSettled, float64(g.Lost), with("lost")...)
+	s.gauge(groupLag, float64(g.Lag), l...)
 }
