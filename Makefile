@@ -8,7 +8,7 @@ CRASH_SEEDS ?= 5000
 SEEDS ?= 2000
 BENCH_ARGS ?=
 
-.PHONY: build test vet race interop crash crash-sim sim soak fuzz bench guards
+.PHONY: build test vet race interop crash crash-sim recovery sim soak fuzz bench guards
 
 build:
 	$(GO) build -o felix ./cmd/felix
@@ -61,3 +61,7 @@ bench: build
 # Counts of flushes, bytes, frames and allocations, and ratios within one run.
 guards:
 	$(GO) test -count=1 -run 'Guard' ./...
+
+# A broker killed after 20 GiB starts with the memory it had used for writing them.
+recovery:
+	FELIX_RECOVERY_MIB=20480 $(GO) test -count=1 -timeout 1h -run 'TestCase117' -v ./internal/e2e

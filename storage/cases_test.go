@@ -510,3 +510,20 @@ func TestCase117RecoveryIsBoundedAndTellsProgress(t *testing.T) {
 	require.GreaterOrEqual(t, last, total-int64(len(l.Segments()))*segment.HeaderSize)
 	require.Equal(t, 2000, len(readAll(t, l)))
 }
+
+// TestCase117RecoveryKeepsNoIndexOfASealedSegment: what recovery holds in memory does not
+// grow with the number of segments.
+func TestCase117RecoveryKeepsNoIndexOfASealedSegment(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		_, o := builtLog(t, 500, small)
+		o.VerifyAllOnOpen = all
+		l := openClosed(t, testDir, o)
+		require.Greater(t, len(l.Segments()), 10)
+		require.NoError(t, l.Close(ctx))
+		r, err := l.recover(ctx, false)
+		require.NoError(t, err)
+		for i, s := range r.segs {
+			require.Equal(t, i == len(r.segs)-1, s.index != nil, "segment %d of %d", i, len(r.segs))
+		}
+	}
+}

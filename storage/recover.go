@@ -70,9 +70,9 @@ type foundSegment struct {
 	header  segment.Header
 	res     segment.ScanResult // of the part that was scanned
 	full    bool               // res is of the whole segment
-	index   *segment.Index
-	rebuilt string // why its index has to be written
-	trim    int64  // cut its zero tail here, when positive
+	index   *segment.Index     // nil when its file holds it: not all fit into memory at once
+	rebuilt string             // why its index has to be written
+	trim    int64              // cut its zero tail here, when positive
 	first   Micros
 	last    Micros // the greatest
 	gens    []GenerationStart

@@ -272,6 +272,9 @@ func (r *recovery) rewriteSegment(s *foundSegment, from int64) error {
 func (r *recovery) rebuildIndexes() error {
 	for i, s := range r.segs {
 		newest := i == len(r.segs)-1
+		if s.index == nil {
+			continue // its file is right
+		}
 		if newest || s.full && s.rebuilt == "" {
 			switch {
 			case newest && s.index.Len() <= 1 && !r.indexes[s.id], s.index.Len() == 0 && !r.indexes[s.id], r.sameIndex(s):

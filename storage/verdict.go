@@ -172,7 +172,13 @@ func (r *recovery) check(i int) error {
 		if newest {
 			return r.judgeNewest(i, tail)
 		}
-		return r.judgeSealed(i, tail)
+		if err := r.judgeSealed(i, tail); err != nil {
+			return err
+		}
+		if r.cut == nil && s.rebuilt == "" && (!s.full || r.sameIndex(s)) {
+			s.index = nil
+		}
+		return nil
 	})
 }
 
@@ -377,8 +383,7 @@ func (r *recovery) collectGenerations() error {
 			return err
 		}
 		if !known {
-			x := s.index
-			res := s.res
+			x, res := s.index, s.res
 			if err := r.with(s, vfs.ReadOnly, func(f vfs.File) error { return r.scanWhole(f, s) }); err != nil {
 				return err
 			}
@@ -400,8 +405,14 @@ func (r *recovery) fromEpochs(s *foundSegment) (bool, error) {
 			gens = append(gens, g)
 		}
 	}
+	x := s.index
+	if x == nil && len(gens) > 0 {
+		if x, _ = r.readIndex(s); x == nil {
+			return false, nil
+		}
+	}
 	for _, g := range gens {
-		real, err := r.isGeneration(s, g)
+		real, err := r.isGeneration(s, x, g)
 		if err != nil || !real {
 			return false, err
 		}
@@ -410,8 +421,8 @@ func (r *recovery) fromEpochs(s *foundSegment) (bool, error) {
 	return true, nil
 }
 
-func (r *recovery) isGeneration(s *foundSegment, g GenerationStart) (real bool, err error) {
-	e, ok := s.index.Lookup(g.Start)
+func (r *recovery) isGeneration(s *foundSegment, x *segment.Index, g GenerationStart) (real bool, err error) {
+	e, ok := x.Lookup(g.Start)
 	if !ok {
 		return false, nil
 	}

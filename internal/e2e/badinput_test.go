@@ -27,18 +27,21 @@ import (
 const mostGrowth = 16 << 20
 
 // residentBytes is what the broker has in memory.
-func (p *process) residentBytes() int64 {
+func (p *process) residentBytes() int64 { return p.statusBytes("VmRSS") }
+
+// statusBytes is a size of the broker's process, as the kernel names it.
+func (p *process) statusBytes(name string) int64 {
 	p.t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	require.NoError(p.t, err)
 	for line := range strings.Lines(string(raw)) {
-		if v, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if v, ok := strings.CutPrefix(line, name+":"); ok {
 			kib, err := strconv.ParseInt(strings.Fields(v)[0], 10, 64)
 			require.NoError(p.t, err)
 			return kib << 10
 		}
 	}
-	p.t.Fatal("no VmRSS")
+	p.t.Fatal("no ", name)
 	return 0
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/felixlog/felix/client"
 	"github.com/felixlog/felix/internal/api"
@@ -44,6 +45,8 @@ func TestMain(m *testing.M) {
 type settings struct {
 	Dir, Listen, HTTP string
 	Fsync             string
+	// DataLimit is how much memory of its own the process may map, in bytes: 0 sets no limit.
+	DataLimit uint64
 }
 
 func (s *settings) options() node.Options {
@@ -63,6 +66,11 @@ func serve(options string) error {
 	var s settings
 	if err := json.Unmarshal([]byte(options), &s); err != nil {
 		return err
+	}
+	if s.DataLimit > 0 {
+		if err := unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: s.DataLimit, Max: s.DataLimit}); err != nil {
+			return err
+		}
 	}
 	n, err := node.Start(context.Background(), s.options())
 	if err != nil {
