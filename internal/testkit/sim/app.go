@@ -302,6 +302,30 @@ func (a *app) reload() {
 	}
 }
 
+// needs is how far retention may go in a log: a group's log keeps the record that states
+// its committed position, as one that is compacted does.
+func (a *app) needs(log replica.LogID) offset {
+	all := ^offset(0)
+	if log == 0 {
+		return all
+	}
+	need, position := all, offset(0)
+	g := a.s.ports[log]
+	err := g.records(g.head(), min(a.s.rep.Log(log).Mark, g.next()), func(r *storage.Record) {
+		if r.Kind == storage.KindGenerationStart {
+			return
+		}
+		if at := offset(parse(r.Payload).value); at >= position {
+			need, position = r.Offset, at
+		}
+	})
+	if err != nil {
+		a.s.unreadable(log, err)
+		return 0
+	}
+	return need
+}
+
 // resign answers everything that waits.
 func (a *app) resign(outcome replica.Outcome) {
 	a.built = false

@@ -235,7 +235,7 @@ func (w *world) inject(f *Fault) {
 			for i := range l.shard.ports {
 				id := replica.LogID(i)
 				st := l.shard.rep.Log(id)
-				to := st.Head + offset(f.Size*float64(st.Tail-st.Head+4))
+				to := min(st.Head+offset(f.Size*float64(st.Tail-st.Head+4)), l.shard.app.needs(id))
 				l.shard.do(func(r *replica.Replica, now time.Duration) { r.TrimTo(now, id, to) })
 			}
 		}
