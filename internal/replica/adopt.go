@@ -33,8 +33,7 @@ func (r *Replica) adoptStep(l *shardLog) {
 		a.done = true
 	case l.tail < a.head:
 		// All that is missing was trimmed there, so it is committed: begin where it does.
-		l.busy, l.held = rebasing, heldBatch{term: r.term}
-		r.effect(Effect{Type: Rebase, Log: l.id, At: a.head})
+		r.beginAnew(l, r.term, a.head)
 		return
 	case l.matched >= a.tail && l.tail > a.tail:
 		if a.tail < l.mark {
@@ -109,6 +108,10 @@ func (r *Replica) pulled(p *peer, m *Message) {
 	if m.Prev.Next != a.at {
 		return
 	}
+	if m.Match <= a.at && a.at < a.tail {
+		r.nextFence() // its log is shorter than it said
+		return
+	}
 	a.asked, a.tries = false, 0
 	bytes := m.Bytes
 	b := heldBatch{term: r.term, prev: m.Prev, bytes: bytes, from: p, at: m.At, start: m.Start}
@@ -124,6 +127,14 @@ func (r *Replica) pullRefused(l *shardLog, b heldBatch, why Refusal) {
 		return
 	}
 	a := &l.adopt
+	if b.prev.Next <= a.head && l.mark < a.head {
+		// What that log trimmed is committed, and what this one has there cannot be
+		// compared with it: begin where it does.
+		if !r.beginAnew(l, r.term, a.head) {
+			r.pull(l)
+		}
+		return
+	}
 	gen, start := l.generationAt(b.prev.Next)
 	to := start
 	if b.at > gen {

@@ -80,6 +80,12 @@ func (r *Replica) receiveAppend(m *Message) {
 		return
 	}
 	tail := l.tail
+	if m.Prev.Next < l.head && m.Tail >= l.head {
+		// What is below the head is committed and gone here: only from there on can the
+		// logs be compared.
+		r.answer(l, RefusedPlace, m.Prev)
+		return
+	}
 	if r.follow(l, heldBatch{term: m.Term, prev: m.Prev, bytes: m.Bytes, mark: m.Mark}) && (l.tail == tail || !r.rules.Hold(AnswerDurable)) {
 		r.answer(l, NotRefused, m.Prev) // what is being written is answered when it is durable
 	}
@@ -386,20 +392,28 @@ func (r *Replica) receiveReset(m *Message) {
 	case l.tail >= m.Match && (l.mark >= m.Match || l.head >= m.Match):
 		// It holds the leader's first record or what is before it: no need to begin anew.
 		r.answer(l, Introduced, l.last)
-	case l.tail > m.Match && !r.forgetful:
-		// It may drop records it answered for; until it is level again its vote is as that
-		// of a replica that forgot them, and that is on disk first.
-		if r.persistBusy {
-			r.answer(l, RefusedBusy, m.Prev)
-			return
-		}
-		l.busy, l.held = rebasing, heldBatch{term: m.Term, base: m.Match, waits: true}
-		r.forgetful, r.persisting, r.persistBusy = true, r.accepted, true
-		r.effect(Effect{Type: Persist, Term: r.accepted, Forgetful: true})
-	default:
-		l.busy, l.held = rebasing, heldBatch{term: m.Term}
-		r.effect(Effect{Type: Rebase, Log: l.id, At: m.Match})
+	case !r.beginAnew(l, m.Term, m.Match):
+		r.answer(l, RefusedBusy, m.Prev)
 	}
+}
+
+// beginAnew empties the log to begin at base, under term. A log that reaches above base
+// may drop records it answered for; until it is level again its vote is as that of a
+// replica that forgot them, and that is on disk first. It reports false while the disk
+// is busy with another term.
+func (r *Replica) beginAnew(l *shardLog, term Term, base Offset) bool {
+	if l.tail <= base || r.forgetful {
+		l.busy, l.held = rebasing, heldBatch{term: term}
+		r.effect(Effect{Type: Rebase, Log: l.id, At: base})
+		return true
+	}
+	if r.persistBusy {
+		return false
+	}
+	l.busy, l.held = rebasing, heldBatch{term: term, base: base, waits: true}
+	r.forgetful, r.persisting, r.persistBusy = true, r.accepted, true
+	r.effect(Effect{Type: Persist, Term: r.accepted, Forgetful: true})
+	return true
 }
 
 // rebaseWaiting goes on with rebasings that waited for the disk.
@@ -427,9 +441,12 @@ func (r *Replica) WasReset(now time.Duration, id LogID, base Offset) {
 	}
 	l.busy, l.held = idle, heldBatch{}
 	l.rebaseTo(base)
-	if r.role == Follower {
+	switch r.role {
+	case Follower:
 		r.effect(Effect{Type: Committed, Log: id, At: l.mark})
 		r.answer(l, NotRefused, l.last)
+	case Adopting:
+		r.adoptStep(l)
 	}
 }
 

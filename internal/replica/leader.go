@@ -55,6 +55,15 @@ func (p *progress) answered(match Offset, now time.Duration) {
 	}
 }
 
+// again is where to ask when an answer is missing: the same question, or, of batches in
+// flight, from where they were last answered.
+func (p *progress) again() Offset {
+	if p.state == probing {
+		return p.next
+	}
+	return p.match
+}
+
 func (p *progress) probe(next Offset) {
 	p.state, p.next, p.inflight, p.asked = probing, max(next, p.match), 0, false
 }
@@ -286,7 +295,7 @@ func (r *Replica) appended(p *peer, m *Message) {
 		}
 	case RefusedBusy, RefusedLater, RefusedUnable, RefusedCommitted:
 		if pr.state == streaming || pr.asked {
-			pr.probe(pr.match)
+			pr.probe(pr.again())
 			pr.asked, pr.sentAt, pr.probeAt = true, r.now, ^Offset(0) // Tick asks again
 		}
 		return
@@ -315,7 +324,7 @@ func (r *Replica) stepBack(l *shardLog, pr *progress, m *Message) {
 	}
 	if m.Head > to {
 		to = m.Head
-		if asked <= m.Head {
+		if asked == m.Head {
 			// Nothing above its head is the same: it begins anew at this log's head.
 			to = 0
 		}
@@ -345,7 +354,7 @@ func (r *Replica) tickLeader() {
 			pr := &p.logs[j]
 			l := &r.logs[j]
 			if (pr.asked || pr.inflight > 0) && r.now-pr.sentAt >= ResendAfter {
-				pr.probe(pr.match)
+				pr.probe(pr.again())
 			}
 			if pr.fetching && r.now-pr.sentAt >= 10*ResendAfter {
 				pr.fetching = false

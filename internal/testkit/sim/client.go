@@ -16,6 +16,8 @@ const (
 	reader
 	consumer
 	registerClient
+	registerReader // and stays where it is answered
+	registerWriter // and asks any node
 )
 
 // client is one caller. It has one request under way at a time.
@@ -63,6 +65,9 @@ func (w *world) startClients() {
 		roles = []role{idempotentPublisher, idempotentPublisher, idempotentPublisher, plainPublisher, conditionalPublisher, conditionalPublisher, reader, reader, consumer, consumer}
 	} else {
 		roles = []role{registerClient, registerClient, registerClient, registerClient, registerClient}
+	}
+	if w.shape.Usurped {
+		roles = []role{registerReader, registerReader, registerReader, registerWriter, registerWriter, registerWriter, registerWriter}
 	}
 	if w.shape.Same {
 		roles = []role{plainPublisher, plainPublisher, plainPublisher, plainPublisher}
@@ -134,9 +139,17 @@ func (c *client) next() {
 			c.seq++
 			op.payloads = []string{string(payload(opAck, c.id, c.seq, 0, uint64(c.claimed), 0))}
 		}
-	case registerClient:
+	case registerClient, registerReader, registerWriter:
 		op.key = uint8(w.rng.IntN(2))
-		switch w.rng.IntN(4) {
+		draw := w.rng.IntN(4)
+		switch c.role {
+		case registerReader:
+			draw = 2
+		case registerWriter:
+			draw %= 2
+			c.target = w.rng.IntN(len(w.nodes))
+		}
+		switch draw {
 		case 0:
 			c.seq++
 			op.kind, op.seq = opPut, c.seq

@@ -56,7 +56,9 @@ type Shape struct {
 	SlowMeta    bool          // transactions take up to two seconds
 	Caught      bool          // publishers are slow, consumers keep up
 	Wipes       bool          // disks are replaced by empty ones
+	Usurped     bool          // leaders are cut off, readers stay with them, and another soon asks to lead
 	Same        bool          // all records look alike; only logs are judged
+	Lopsided    bool          // messages to the first node are late, and its clock is slow beside the others'
 	Loss        float64       // of messages, while faults last
 	Duplicate   float64       // of messages
 	Delay       time.Duration // longest ordinary delay of a message
@@ -140,11 +142,20 @@ var Profiles = map[string]func(*Shape){
 		s.FaultTime = 20 * time.Second
 		s.Factor, s.Workload, s.Retention, s.Consistency = 3, CacheWorkload, false, meta.ConsistencyQuorum
 	},
-	// lease: and the reads use leases.
+	// lease: reads use leases; leaders are cut off while clients read from them, clocks
+	// run apart, and another asks to lead all the while.
 	"lease": func(s *Shape) {
-		s.Churn, s.Leases = true, true
+		s.Churn, s.Leases, s.Usurped = true, true, true
 		s.FaultTime = 30 * time.Second
-		s.Factor, s.Workload, s.Retention, s.Consistency = 3, CacheWorkload, false, meta.ConsistencyQuorum
+		s.Factor, s.Workload, s.Retention = 3, CacheWorkload, false
+		s.Consistency, s.Fsync = meta.ConsistencyQuorum, storage.OnCommit
+	},
+	// margin: and the first node hears late, by a clock that is slow beside the others'.
+	"margin": func(s *Shape) {
+		s.Churn, s.Leases, s.Usurped, s.Lopsided = true, true, true, true
+		s.FaultTime = 30 * time.Second
+		s.Factor, s.Workload, s.Retention = 3, CacheWorkload, false
+		s.Consistency, s.Fsync = meta.ConsistencyQuorum, storage.OnCommit
 	},
 	// sets: churn over the replica set.
 	"sets": func(s *Shape) {

@@ -61,6 +61,10 @@ func (f *Fault) String() string {
 	return fmt.Sprintf("%v at %.1fs for %.1fs node %d mask %b size %.2f", f.Kind, f.At.Seconds(), f.For.Seconds(), f.Node+1, f.Mask, f.Size)
 }
 
+// usurpTime is how long a node goes on asking to lead in the place of one that is cut
+// off: longer than a lease.
+const usurpTime = 4 * time.Second
+
 // drawFaults draws a seed's faults. A run wipes disks, or cuts power under a policy that
 // may lose records by it, but not both: together they can take a majority, and then
 // nothing is promised.
@@ -92,6 +96,13 @@ func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 	}
 	if s.Wipes {
 		weights[Wipe], weights[KillLeader], weights[MetaRestore] = 20, 15, 0
+	}
+	if s.Usurped {
+		weights[Isolate], weights[Rival], weights[ClockRate] = 40, 0, 20
+		weights[Kill], weights[PowerCut], weights[PowerCutAll], weights[CutLeader] = 1, 1, 0, 1
+	}
+	if s.Lopsided {
+		weights[ClockRate] = 0
 	}
 	if s.Sets {
 		weights[ChangeSet], weights[MetaLossy], weights[MetaRestore] = 30, 15, 0
@@ -131,6 +142,13 @@ func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 			Node: rng.IntN(s.Nodes), Mask: uint8(rng.IntN(256)), Size: rng.Float64(),
 		})
 		gap := 100 + rng.IntN(4000)
+		if f := &out[len(out)-1]; s.Usurped && kind == Isolate {
+			f.Mask |= 1 // nor does it reach the metadata
+			for d := 200 * time.Millisecond; d < usurpTime; d += 150 * time.Millisecond {
+				out = append(out, Fault{Kind: Rival, At: at + d, Node: f.Node})
+			}
+			at += usurpTime
+		}
 		if s.Churn {
 			gap /= 6
 		}

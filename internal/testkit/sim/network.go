@@ -22,6 +22,9 @@ func (t *network) heal() {
 	t.loss, t.dup, t.delay = 0, 0, 2*time.Millisecond
 }
 
+// lateTime bounds how much later messages to the first node of a lopsided network come.
+const lateTime = 300 * time.Millisecond
+
 func (t *network) send(from *node, m *replica.Message) {
 	w := t.world
 	to := w.node(m.To)
@@ -45,6 +48,9 @@ func (t *network) send(from *node, m *replica.Message) {
 		d := w.between(100*time.Microsecond, t.delay)
 		if w.chance(0.02) {
 			d *= 10
+		}
+		if w.shape.Lopsided && to.index == 0 && !w.heal {
+			d += w.between(0, lateTime)
 		}
 		w.after(d, func() { t.deliver(from, to, bytes) })
 	}

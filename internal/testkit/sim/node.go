@@ -37,6 +37,12 @@ func newNode(w *world, i int) *node {
 	n.disk = newDisk(n)
 	n.slow = w.baseSlow()
 	n.rate = 1 + (w.rng.Float64()-0.5)/50
+	if w.shape.Lopsided {
+		n.rate = 1.05
+		if i == 0 {
+			n.rate = 0.95
+		}
+	}
 	n.bootBase = time.Duration(i) * time.Hour
 	return n
 }

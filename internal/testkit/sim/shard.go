@@ -404,10 +404,12 @@ func (s *shard) failed(id replica.LogID, reason string) {
 	})
 }
 
-// saveMarks stores the committed marks, lazily.
+// saveMarks stores the committed marks, lazily, as far as they are durable: a log that
+// ends below its stored mark when it is opened has lost what it answered for.
 func (s *shard) saveMarks() {
 	for i := range s.ports {
-		s.state.marks[i] = s.rep.Log(replica.LogID(i)).Mark
+		st := s.rep.Log(replica.LogID(i))
+		s.state.marks[i] = min(st.Mark, st.Durable)
 	}
 }
 
