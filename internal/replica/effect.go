@@ -30,7 +30,8 @@ const (
 	// with the place before them: Fetched, naming Peer.
 	Fetch
 	// AppendStart appends a generation-start record of Term's generation: the log
-	// reports Written and Stable like any append of the leader's.
+	// reports Written and Stable like any append of the leader's. Like one it is given up
+	// if it is about to get its place and the replica's Term is another by then.
 	AppendStart
 	// Propose writes Assignment if the stored one is at Version: Proposed.
 	Propose

@@ -247,9 +247,10 @@ func (r *Replica) answerable(l *shardLog) Offset {
 	return match
 }
 
-// Written says that the log wrote records up to next. On a leader, encoded are the
-// records from first on as they are on the disk, valid during the call; a follower's
-// encoded is not looked at.
+// Written says that the log wrote records up to next. Of the log's own appends encoded
+// are the records from first on as they are on the disk, valid during the call; it is nil
+// for what Write handed over. One group is one or the other: of a mixed one each part is
+// reported by itself.
 func (r *Replica) Written(now time.Duration, id LogID, first, next Offset, encoded []byte) {
 	r.now = now
 	l := &r.logs[id]
@@ -257,8 +258,14 @@ func (r *Replica) Written(now time.Duration, id LogID, first, next Offset, encod
 		r.shipWritten(l, first, next, encoded)
 		return
 	}
-	if next > l.tail && first == l.tail {
-		// A write that was under way when the replica resigned: a suffix nobody was sent.
+	if encoded != nil && !r.leads() {
+		// An append that was under way when the replica resigned: a suffix nobody was sent.
+		if first < l.tail {
+			// It took the place of records that were handed over since. The log refuses
+			// those, and until it is opened again nothing it says can be told apart.
+			r.halt(logText(l.id) + ": an append of the last generation took the place of the leader's record " + offsetText(first))
+			return
+		}
 		end, err := walk(encoded, first, l.last.Generation, &l.gens)
 		if err != nil || end.Next != next {
 			r.halt(logText(l.id) + ": the log wrote something else than it says")

@@ -120,8 +120,14 @@ func (r *Replica) Serving() bool { return r.role == Leading }
 // Accepted is the highest term accepted.
 func (r *Replica) Accepted() Term { return r.accepted }
 
-// Term is the term the replica leads, or asks a majority to follow.
-func (r *Replica) Term() Term { return r.term }
+// Term is the term the replica leads, or asks a majority to follow; zero when it does
+// neither.
+func (r *Replica) Term() Term {
+	if !r.leads() && r.role != Asking {
+		return Term{}
+	}
+	return r.term
+}
 
 // Forgetful says whether the replica's vote is conditional (rule 6).
 func (r *Replica) Forgetful() bool { return r.forgetful }

@@ -76,7 +76,10 @@ func (l *memLog) step() bool {
 func (l *memLog) write() {
 	queue := l.queue
 	l.queue = nil
+	// An encoded batch names its place, so it never follows an own one: the group is
+	// what was handed over, then the own appends.
 	first := l.next()
+	handed := first
 	var encoded []byte
 	type placed struct {
 		b     *batch
@@ -104,7 +107,7 @@ func (l *memLog) write() {
 				return
 			}
 			l.appendEncoded(b.encoded)
-			encoded = append(encoded, b.encoded...)
+			handed = l.next()
 			continue
 		}
 		if b.admit != nil && !b.admit(at) {
@@ -118,11 +121,16 @@ func (l *memLog) write() {
 		encoded = append(encoded, enc...)
 		done = append(done, placed{b, at})
 	}
-	if len(encoded) == 0 {
+	if l.next() == first {
 		return
 	}
 	l.state = 1
-	l.hooks.written(first, l.next(), encoded)
+	if handed > first {
+		l.hooks.written(first, handed, nil)
+	}
+	if l.next() > handed {
+		l.hooks.written(handed, l.next(), encoded)
+	}
 	for _, d := range done {
 		if d.b.done != nil {
 			d.b.done(d.first, nil)

@@ -9,6 +9,7 @@ import (
 	"github.com/felixlog/felix/internal/replica"
 	testdisk "github.com/felixlog/felix/internal/testkit/disk"
 	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
 )
 
 // realDisk is a strict disk with faults laid over it.
@@ -175,7 +176,28 @@ func (l *realLog) admit(b *storage.Batch, next offset) error {
 }
 
 func (l *realLog) onWritten(g *storage.Group) {
-	l.hooks.written(g.First, g.Next, g.Encoded)
+	own, encoded := g.Next, g.Encoded
+	for _, b := range g.Batches {
+		if b.Err == nil && len(b.Payloads) > 0 {
+			own = min(own, b.First)
+		}
+	}
+	// What was handed over comes first: it names its place, so it never follows an own
+	// append of the same group.
+	if g.First < own {
+		for at := g.First; at < own; at++ {
+			_, n, err := segment.DecodeRecord(encoded, at)
+			if err != nil {
+				l.disk.node.world.fail("log", "group at %d: %v", g.First, err)
+				return
+			}
+			encoded = encoded[n:]
+		}
+		l.hooks.written(g.First, own, nil)
+	}
+	if own < g.Next {
+		l.hooks.written(own, g.Next, encoded)
+	}
 	for _, b := range g.Batches {
 		if t, ok := b.User.(*ticket); ok && t.b.done != nil && b.Err == nil && len(b.Payloads) > 0 {
 			t.placed = true
