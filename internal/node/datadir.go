@@ -67,6 +67,8 @@ var (
 	ErrForeign = errors.New("holds files that are not Felix's")
 	ErrNotDir  = errors.New("is not a directory")
 	ErrDamaged = errors.New("cannot be read")
+	ErrMissing = errors.New("is missing or empty, and shards have been there")
+	ErrNoMeta  = errors.New("is missing or empty, and there are shards that it should know")
 )
 
 // nodeFile is node.json.
@@ -75,6 +77,7 @@ type nodeFile struct {
 	DiskID string `json:"disk_id"` // random, 16 hex digits, made with the directory
 	BootID string `json:"boot_id"` // the machine's boot during which every log was last recovered
 	Clean  bool   `json:"clean"`   // the last stop was a graceful one
+	Placed bool   `json:"placed"`  // shards have been there: the storage directory is never empty again
 }
 
 // DataDir is the opened, locked data directory of one process.
@@ -90,6 +93,7 @@ type DataDir struct {
 	fs     vfs.FS
 	lock   io.Closer
 	boot   string
+	shards string // the storage directory, if there is one
 	stored nodeFile
 }
 
@@ -204,24 +208,85 @@ func (d *DataDir) Path(name ...string) string {
 	return filepath.Join(append([]string{d.Root}, name...)...)
 }
 
-// Recovered records that every log has been recovered in this boot of the
-// machine. Until then a further start judges damage as this one did.
+// Recovered records that every log has been recovered in this boot of the machine:
+// until then a further start judges damage as this one did. It also records whether
+// shards are there.
 func (d *DataDir) Recovered() error {
-	if d.stored.BootID == d.boot {
+	placed, err := d.placed()
+	if err != nil {
+		return err
+	}
+	if d.stored.BootID == d.boot && d.stored.Placed == placed {
 		return nil
 	}
-	d.stored.BootID = d.boot
+	d.stored.BootID, d.stored.Placed = d.boot, placed
 	return d.store()
+}
+
+// placed says whether shards are or were in the storage directory.
+func (d *DataDir) placed() (bool, error) {
+	if d.stored.Placed || d.shards == "" {
+		return d.stored.Placed, nil
+	}
+	dirs, err := directories(d.fs, d.shards)
+	return len(dirs) > 0, err
+}
+
+// checkPlaces refuses to start beside data that is somewhere else: a volume that is not
+// mounted, a directory that was not restored. To start empty would say of everything
+// acknowledged that it never was.
+func (d *DataDir) checkPlaces(root string) error {
+	d.shards = root
+	failed := func(dir string, err error) error { return &DirError{Dir: dir, Err: cause(err), Hint: hint(err)} }
+	dirs, err := directories(d.fs, root)
+	if err != nil {
+		return failed(root, err)
+	}
+	if d.stored.Placed && len(dirs) == 0 {
+		return &DirError{Dir: root, Err: ErrMissing, Hint: "mount or restore it; to give up what it held, empty " + d.Path(nodeName)}
+	}
+	known, err := d.fs.ReadDir(d.Path(metaDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return failed(d.Path(metaDir), err)
+	}
+	if len(known) > 0 {
+		return nil
+	}
+	for _, name := range dirs {
+		inside, err := d.fs.ReadDir(filepath.Join(root, name))
+		if err != nil {
+			return failed(filepath.Join(root, name), err)
+		}
+		if len(inside) > 0 {
+			return &DirError{Dir: d.Root, Path: metaDir, Err: ErrNoMeta,
+				Hint: "restore it: it says which streams and caches exist; to give up the shards, move " + root + " away"}
+		}
+	}
+	return nil
+}
+
+// directories are those in dir that Felix may have made; a dir that is missing has none.
+func directories(fsys vfs.FS, dir string) (names []string, err error) {
+	entries, err := fsys.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		if e.IsDir() && e.Name() != "lost+found" {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
 }
 
 // Close marks the directory clean if the stop was graceful and releases it.
 func (d *DataDir) Close(graceful bool) error {
-	var err error
-	if graceful {
-		d.stored.Clean = true
-		err = d.store()
+	if !graceful {
+		return d.lock.Close()
 	}
-	return errors.Join(err, d.lock.Close())
+	placed, err := d.placed()
+	d.stored.Clean, d.stored.Placed = true, placed
+	return errors.Join(err, d.store(), d.lock.Close())
 }
 
 // store replaces node.json whole: a temporary, flush, rename, flush of the directory.

@@ -100,6 +100,11 @@ func Start(ctx context.Context, o Options) (_ *Node, err error) {
 	if n.plan, err = planOf(c, o.FS); err != nil {
 		return nil, fmt.Errorf("storage: %w", err)
 	}
+	if n.plan.root != "" {
+		if err := n.data.checkPlaces(n.plan.root); err != nil {
+			return nil, err
+		}
+	}
 	n.metrics = obs.New(o.Version)
 	if err := n.startHTTP(); err != nil {
 		return nil, err

@@ -333,3 +333,49 @@ func TestDamagedMetadataIsNamed(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, raw, left)
 }
+
+// What a broker would start without, and say of everything acknowledged that it never
+// was: a storage volume that is not mounted, metadata that was not restored.
+func TestMissingPlacesAreRefused(t *testing.T) {
+	r := start(t, nil)
+	r.awaitReady()
+	status, raw := r.call(http.MethodPost, "/v1/tenants/default/namespaces/default/streams",
+		`{"stream":"orders","kind":"Stream","shards":1,"durable":true,"replication_factor":1,"consistency":"Leader","delivery":"AtLeastOnce"}`)
+	require.Less(t, status, 300, "%s", raw)
+	require.Eventually(t, func() bool {
+		entries, err := os.ReadDir(filepath.Join(r.options.Config.Data, logsDir))
+		return err == nil && len(entries) > 0
+	}, 10*time.Second, time.Millisecond)
+	r.stop()
+	data := r.options.Config.Data
+	attempt := func() error {
+		o := testOptions(t)
+		o.Config.Data, o.Log = data, slog.New(slog.DiscardHandler)
+		n, err := Start(t.Context(), o)
+		if err == nil {
+			require.NoError(t, n.Stop(t.Context()))
+		}
+		return err
+	}
+	for _, c := range []struct {
+		dir  string
+		want error
+	}{{logsDir, ErrMissing}, {metaDir, ErrNoMeta}} {
+		t.Run(c.dir, func(t *testing.T) {
+			dir := filepath.Join(data, c.dir)
+			require.NoError(t, os.Rename(dir, dir+".away"))
+			require.ErrorIs(t, attempt(), c.want)
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, "lost+found"), 0o700))
+			if c.dir == logsDir {
+				require.ErrorIs(t, attempt(), c.want, "an empty volume in its place")
+			}
+			require.NoError(t, os.RemoveAll(dir))
+			require.NoError(t, os.Rename(dir+".away", dir))
+			require.NoError(t, attempt(), "put back, it serves")
+		})
+	}
+	dir := filepath.Join(data, logsDir)
+	require.NoError(t, os.Rename(dir, dir+".away"))
+	require.NoError(t, os.WriteFile(filepath.Join(data, nodeName), nil, 0o600))
+	require.NoError(t, attempt(), "given up, as the refusal says")
+}
