@@ -17,8 +17,14 @@ const (
 	// must hold before any is.
 	allocateStep = 4 << 20
 	allocateFrom = 16 << 10
-	// zeroStep is how much is zeroed ahead at once.
-	zeroStep = 1 << 20
+	// zeroStep is the most that is zeroed ahead at once, zeroLeast the least: a log that
+	// holds little gets little.
+	zeroStep  = 1 << 20
+	zeroLeast = 64 << 10
+	// zeroLargest is the largest write for which zeros are written ahead. A larger one
+	// takes the device longer than recording a new length does, and zeros would make it
+	// write everything twice.
+	zeroLargest = 16 << 10
 	// sealBacklog is how many segments may wait to be sealed before the pen's holder does it.
 	sealBacklog = 4
 )
@@ -260,20 +266,21 @@ func (l *Log) allocateAhead() bool {
 	return true
 }
 
-// zeroAhead writes zeros behind end when less than half a step of them is left. They
-// are a help: a failure only makes flushes slower.
-func (l *Log) zeroAhead(f vfs.File, end int64) {
+// zeroAhead writes zeros behind end, where a write of n bytes ended, when less than half
+// a step of them is left. They are a help: a failure only makes flushes slower.
+func (l *Log) zeroAhead(f vfs.File, end int64, n int) {
 	p := &l.pen
-	if end+zeroStep/2 < p.zeroEnd || end >= l.opt.SegmentBytes {
+	step := min(zeroStep, max(zeroLeast, end))
+	if n > zeroLargest || end+step/2 < p.zeroEnd || end >= l.opt.SegmentBytes {
 		return
 	}
 	from := max(end, p.zeroEnd)
-	to := min(from+zeroStep, l.opt.SegmentBytes)
+	to := min(from+step, l.opt.SegmentBytes)
 	if to <= from {
 		return
 	}
-	n, err := f.WriteAt(zeros[:to-from], from)
-	p.zeroEnd = from + int64(n)
+	written, err := f.WriteAt(zeros[:to-from], from)
+	p.zeroEnd = from + int64(written)
 	if err != nil {
 		p.zeroEnd = l.opt.SegmentBytes
 		l.backgroundError("zero ahead", err)

@@ -282,7 +282,7 @@ func (l *Log) writeAt(buf []byte) error {
 		err = io.ErrShortWrite
 	}
 	if err == nil && l.opt.ZeroAhead && l.opt.Fsync == OnCommit {
-		l.zeroAhead(f, p.pos+int64(len(buf)))
+		l.zeroAhead(f, p.pos+int64(len(buf)), len(buf))
 	}
 	p.active.handle.release()
 	return err
