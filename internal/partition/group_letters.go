@@ -106,8 +106,11 @@ func (g *Groups) copied(ctx context.Context, group string, at storage.Offset) ([
 }
 
 // CopyLetters copies the payloads of dead letters and redriven records below limit into
-// the groups' log, so that the stream's segments below it can go.
+// the groups' log and makes the copies durable, so that the stream's segments below it
+// can go.
 func (g *Groups) CopyLetters(ctx context.Context, limit storage.Offset) error {
+	g.copying.Add(1)
+	defer g.copying.Add(-1)
 	for _, name := range g.Names() {
 		var wanted []storage.Offset
 		err := g.Do(ctx, name, false, func(_ segment.Micros, group *queue.Group, _, _ storage.Offset) error {
@@ -123,9 +126,16 @@ func (g *Groups) CopyLetters(ctx context.Context, limit storage.Offset) error {
 			if err := g.copyLetter(ctx, name, at); err != nil {
 				return fmt.Errorf("copy record %d for group %q: %w", at, name, err)
 			}
+			g.copies.Store(uint64(g.log.Stable()))
 		}
 	}
-	return nil
+	return g.log.Sync(ctx)
+}
+
+// copiesStand reports whether all copies are on the device. It is asked after Uncopied,
+// which counts a copy as made before it is.
+func (g *Groups) copiesStand() bool {
+	return g.copying.Load() == 0 && uint64(g.log.Durable()) >= g.copies.Load()
 }
 
 func (g *Groups) copyLetter(ctx context.Context, name string, at storage.Offset) error {

@@ -108,9 +108,14 @@ func (p *Partition) retentionLimit() storage.Offset {
 			limit = min(limit, needs)
 		}
 	}
-	if uncopied := g.Uncopied(limit); uncopied < limit {
+	switch uncopied := g.Uncopied(limit); {
+	case uncopied < limit:
 		p.copyLetters(g, limit)
 		limit = uncopied
+	case !g.copiesStand():
+		// The segment is removed for good; its copies must be there for good before.
+		p.copyLetters(g, limit)
+		limit = min(limit, p.log.Head())
 	}
 	return limit
 }

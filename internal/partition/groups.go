@@ -62,6 +62,10 @@ type Groups struct {
 	pending projection.Pending
 	waiting atomic.Bool // some poll waits
 
+
+	copying atomic.Int32  // CopyLetters that run
+	copies  atomic.Uint64 // one past the newest copy of a payload, in the groups' log
+
 	mu struct {
 		sync.Mutex
 		shard  *queue.Shard
@@ -112,24 +116,55 @@ func newGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptio
 	if err != nil {
 		return nil, err
 	}
-	shard, err := g.load(ctx)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("groups of %s: %w", o.Name, err), g.log.Close(context.WithoutCancel(ctx)))
+	shard, clamped, err := g.load(ctx)
+	if err == nil {
+		g.mu.shard = shard
+		if clamped > 0 {
+			err = g.storeClamped(ctx)
+		}
 	}
-	g.mu.shard = shard
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("groups of %s: %w", o.Name, err), g.stop(context.WithoutCancel(ctx), ErrClosed))
+	}
 	return g, nil
 }
 
+// storeClamped makes it durable that groups were set back to the end of their stream,
+// before the stream takes another record. Else a crash after the stream has grown past
+// where they claimed to be would find them there again, and they would pass over records
+// that nobody was handed.
+func (g *Groups) storeClamped(ctx context.Context) error {
+	done := make(chan error, 1)
+	g.mu.Lock()
+	g.mu.shard.Each(func(group *queue.Group) {
+		if group.Dirty() {
+			g.markLocked(group)
+		}
+	})
+	g.joinLocked(nil, nil, func(err error) { done <- err })
+	g.mu.Unlock()
+	g.Drive(true)
+	select {
+	case err := <-done:
+		if err != nil {
+			return err
+		}
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return g.log.Sync(ctx)
+}
+
 // load reads the whole log, which compaction keeps small, and builds the state.
-func (g *Groups) load(ctx context.Context) (*queue.Shard, error) {
+func (g *Groups) load(ctx context.Context) (shard *queue.Shard, clamped int, err error) {
 	loader := queue.NewLoader()
 	var page storage.Page
 	for next, end := g.log.Head(), g.log.Stable(); next < end; next = page.Next {
 		if err := g.log.Read(ctx, &page, storage.ReadRange{From: next, End: end, MaxBytes: 1 << 20}); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		if len(page.Records) == 0 {
-			return nil, fmt.Errorf("records [%d, %d) are missing", next, end)
+			return nil, 0, fmt.Errorf("records [%d, %d) are missing", next, end)
 		}
 		for i := range page.Records {
 			rec := &page.Records[i]
@@ -137,15 +172,17 @@ func (g *Groups) load(ctx context.Context) (*queue.Shard, error) {
 				continue
 			}
 			if _, err := projection.ReadEntrySet(rec.Payload, loader.Add); err != nil {
-				return nil, &projection.UnreadableError{Offset: rec.Offset, Err: err}
+				return nil, 0, &projection.UnreadableError{Offset: rec.Offset, Err: err}
 			}
 		}
 	}
-	shard, clamped, err := loader.Build(g.stream.readableNow())
+	// The bound is what the stream holds, not what readers may see of it: a group is past
+	// the end only if its records are gone.
+	shard, clamped, err = loader.Build(g.stream.log.Stable())
 	if clamped > 0 && g.o.OnClamped != nil {
 		g.o.OnClamped(g.name, clamped)
 	}
-	return shard, err
+	return shard, clamped, err
 }
 
 // groupsLog is the Groups as their log sees them.
@@ -213,7 +250,7 @@ func (g *Groups) reload() {
 		var shard *queue.Shard
 		err := g.life.Err()
 		if err == nil && !busy {
-			shard, err = g.load(g.life)
+			shard, _, err = g.load(g.life)
 		}
 		if err != nil {
 			if g.life.Err() == nil {

@@ -320,8 +320,8 @@ func (g *Group) Poll(now Micros, r PollRequest, out []Handout) ([]Handout, error
 	if g.cfg.Exclusive && r.Member == "" {
 		return out, fmt.Errorf("%w: group %q is exclusive: name the consumer", ErrInvalid, g.name)
 	}
-	g.Tick(now)
 	g.Trim(r.Head)
+	g.Tick(now)
 	visibility := r.Visibility
 	if visibility == 0 {
 		visibility = g.cfg.visibility()

@@ -217,17 +217,31 @@ func (p *parts) build(name string, tail Offset) (g *Group, cut bool, err error) 
 		return nil, false, err
 	}
 	if cut {
+		g.restate(uint64(tail) / blockSize)
 		g.rebalance(tail)
 	}
 	return g, cut, nil
+}
+
+// restate has the entry of block n written anew: it says something of offsets that are
+// not there any more, and that other records will get.
+func (g *Group) restate(n uint64) {
+	i := n - g.win.first
+	if n < g.win.first || i >= uint64(len(g.win.blocks)) {
+		return
+	}
+	if b := g.win.blocks[i]; b != nil && b.stored {
+		g.goneBlocks = append(g.goneBlocks, n)
+		b.dirty, b.stored = true, false
+	}
 }
 
 // rebalance makes the totals of a clamped group fit what is left of its stream: what is
 // in no other state was acked.
 func (g *Group) rebalance(tail Offset) {
 	g.acked, g.discarded, g.lost, g.skipped = 0, 0, 0, 0
-	s := g.Stats(0, 0, tail)
-	g.acked = uint64(tail-g.start) + s.BeforeStart - s.Ready - s.DeadSinceStart
+	s := g.stats(tail)
+	g.acked = uint64(tail-g.start) + s.BeforeStart - s.Ready - s.Claimed - s.DeadSinceStart
 }
 
 // revive makes an item of before a restart ready. One whose deliveries are used up is a
@@ -284,6 +298,9 @@ func (g *Group) loadDead(p *parts, tail Offset) error {
 		}
 		if o >= tail {
 			g.markDead(o) // clamped: its record is gone
+			if d.Copied {
+				g.goneCopies = append(g.goneCopies, o)
+			}
 			continue
 		}
 		if g.dead == nil {
@@ -302,6 +319,9 @@ func (g *Group) loadAgain(p *parts, tail Offset) error {
 		}
 		if o >= tail {
 			g.markDead(o)
+			if r.copied {
+				g.goneCopies = append(g.goneCopies, o)
+			}
 			continue
 		}
 		if g.again == nil {

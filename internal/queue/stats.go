@@ -24,8 +24,12 @@ type Stats struct {
 
 // Stats describes the group when its stream ends at tail.
 func (g *Group) Stats(now Micros, head, tail Offset) Stats {
+	g.Trim(head) // first: a record that is gone is lost, not a dead letter without payload
 	g.Tick(now)
-	g.Trim(head)
+	return g.stats(tail)
+}
+
+func (g *Group) stats(tail Offset) Stats {
 	s := Stats{
 		Start: g.start, Position: g.position, Tail: tail, Exists: g.existed,
 		Owed: uint64(g.ready), Delayed: uint64(g.delayed), Claimed: uint64(g.claimed),
