@@ -2,6 +2,7 @@ package replica
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +31,11 @@ type stage struct {
 	leases  bool
 	lazy    bool // what is written is stable and not on the disk: fsync mode none
 	mode    meta.Consistency
+	rules   Rules
+	ship    int // bytes read at once for a follower that is behind; zero: the default
+	backup  *meta.Assignment
+	backed  meta.Version
+	differ  bool // the last judge found a difference
 }
 
 type player struct {
@@ -133,7 +139,7 @@ func (s *stage) open(p *player) {
 		l.durable = len(l.recs)
 		o.Logs = append(o.Logs, LogOpened{Head: l.base, Next: l.next(), Mark: p.marks[i], Last: l.place(l.next()), Generations: gens})
 	}
-	p.rep = New(Config{Node: p.id, Shard: ShardID{Incarnation: 1}, Consistency: s.mode, Leases: s.leases}, o)
+	p.rep = New(Config{Node: p.id, Shard: ShardID{Incarnation: 1}, Consistency: s.mode, Leases: s.leases, Rules: s.rules, ShipBytes: s.ship}, o)
 	p.holdFlush = false
 	p.rep.Assigned(s.now, s.store, s.version)
 	s.drain(p)
@@ -209,10 +215,12 @@ func (s *stage) carryOut(p *player, e *Effect) {
 		r.Flushed(s.now)
 	case Fetch:
 		var b []byte
-		for i := e.At - log.base; i < Offset(len(log.recs)); i++ {
+		next := e.At
+		for i := e.At - log.base; i < Offset(len(log.recs)) && (len(b) == 0 || len(b)+len(log.recs[i]) <= e.Limit); i++ {
 			b = append(b, log.recs[i]...)
+			next++
 		}
-		r.Fetched(s.now, e.Log, e.Peer, log.place(e.At), b, log.next(), e.At < log.base)
+		r.Fetched(s.now, e.Log, e.Peer, log.place(e.At), b, next, e.At < log.base)
 	case Propose:
 		if e.Version != s.version {
 			s.say("  %s: asks for generation %d, set %s: conflict", p.id, e.Assignment.Generation, setText(e.Assignment.Members))
@@ -380,7 +388,15 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) string {
 		d.ScanArgs(t, "nodes", &nodes)
 		d.MaybeScanArgs(t, "logs", &s.logs)
 		s.leases, s.lazy = d.HasArg("leases"), d.HasArg("lazy")
-		var set string
+		d.MaybeScanArgs(t, "ship-bytes", &s.ship)
+		var set, off string
+		if d.MaybeScanArgs(t, "off", &off) {
+			rule, ok := ParseRule(off)
+			if !ok {
+				d.Fatalf(t, "unknown clause %q", off)
+			}
+			s.rules = s.rules.Without(rule)
+		}
 		d.ScanArgs(t, "set", &set)
 		s.store, s.version = &meta.Assignment{Incarnation: 1}, 1
 		for i, id := range strings.Split(nodes, "+") {
@@ -541,6 +557,13 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) string {
 		d.ScanArgs(t, "to", &to)
 		p.rep.TrimTo(s.now, 0, Offset(to))
 		s.drain(p)
+	case "backup":
+		s.backup, s.backed = s.store.Clone(), s.version
+	case "restore":
+		s.store, s.version = s.backup.Clone(), s.backed
+		s.say("the metadata says generation %d, set %s", s.store.Generation, setText(s.store.Members))
+	case "judge":
+		s.judge()
 	case "logs":
 		for _, p := range s.players {
 			role := "down"
@@ -560,6 +583,29 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) string {
 	return s.out.String()
 }
 
+// judge compares what lies below the marks of any two replicas.
+func (s *stage) judge() {
+	s.differ = false
+	for i := range s.logs {
+		same := true
+		for j, p := range s.players {
+			for _, q := range s.players[j+1:] {
+				a, b := p.logs[i], q.logs[i]
+				for at := max(a.base, b.base); at < min(p.marks[i], q.marks[i], a.next(), b.next()); at++ {
+					if string(a.recs[at-a.base]) != string(b.recs[at-b.base]) {
+						s.say("log %d: record %d differs between %s and %s, below their marks", i, at, p.id, q.id)
+						s.differ, same = true, false
+						break
+					}
+				}
+			}
+		}
+		if same {
+			s.say("log %d: the same on all below their marks", i)
+		}
+	}
+}
+
 func (p *player) find(payload string) int {
 	for i, b := range p.logs[0].recs {
 		if r, _, err := segment.DecodeRecord(b, p.logs[0].base+Offset(i)); err == nil && string(r.Payload) == payload {
@@ -575,4 +621,46 @@ func TestDialogues(t *testing.T) {
 		s := &stage{}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string { return s.run(t, d) })
 	})
+}
+
+// TestMutations plays the scripts of testdata/mutations: dialogues named as the clause
+// that is switched off in them, so that replicas differ at the end. The same script is
+// among the dialogues, with every clause on, and ends well.
+func TestMutations(t *testing.T) {
+	play := func(t *testing.T, path string) (commands []string, differ bool) {
+		s := &stage{}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			var args []string
+			for _, a := range d.CmdArgs {
+				if a.Key != "off" {
+					args = append(args, a.String())
+				}
+			}
+			commands = append(commands, d.Cmd+" "+strings.Join(args, " "))
+			return s.run(t, d)
+		})
+		return commands, s.differ
+	}
+	files, err := os.ReadDir("testdata/mutations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		t.Run(f.Name(), func(t *testing.T) {
+			if _, ok := ParseRule(f.Name()); !ok {
+				t.Fatal("no clause of this name")
+			}
+			off, differ := play(t, "testdata/mutations/"+f.Name())
+			if !differ {
+				t.Error("nothing differs without the clause")
+			}
+			on, differ := play(t, "testdata/dialogues/clause_"+strings.ReplaceAll(f.Name(), "-", "_"))
+			if differ {
+				t.Error("something differs with every clause")
+			}
+			if !slices.Equal(off, on) {
+				t.Errorf("the scripts are not the same:\n%q\n%q", off, on)
+			}
+		})
+	}
 }

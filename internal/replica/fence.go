@@ -67,10 +67,6 @@ func (r *Replica) answerFence() {
 		return
 	}
 	f.flushing = true
-	if !r.rules.Hold(FlushBeforeAnswer) {
-		r.Flushed(r.now)
-		return
-	}
 	r.effect(Effect{Type: Flush})
 }
 

@@ -2,8 +2,8 @@ package replica
 
 import "strconv"
 
-// Rule is one safety clause of the protocol. All hold; the simulator switches single
-// ones off to show that it would notice.
+// Rule is one safety clause of the protocol. All hold; tests switch single ones off to
+// show that they would notice. docs/replication.md says which clauses have no switch.
 type Rule uint8
 
 // The clauses, by the rule of docs/replication.md they belong to.
@@ -34,8 +34,6 @@ const (
 	GenerationFromLog
 	// UnknownIsLearner (3): a replica that cannot say its last generation has no vote.
 	UnknownIsLearner
-	// FlushBeforeAnswer (3): a replica flushes before it answers a fence.
-	FlushBeforeAnswer
 	// SetInTransaction (4): generation and set come from one transaction.
 	SetInTransaction
 	// FenceMajority (4): a majority is fenced before anything is appended.
@@ -96,7 +94,7 @@ const (
 var ruleNames = [ruleCount]string{
 	"name-place", "name-generation", "name-checksum", "answer-durable", "answer-verified", "compare-overlap",
 	"persist-generation", "refuse-older", "new-generation", "resign-on-failure",
-	"generation-from-log", "unknown-is-learner", "flush-before-answer",
+	"generation-from-log", "unknown-is-learner",
 	"set-in-transaction", "fence-majority", "adopt-furthest", "furthest-by-generation", "cut-divergent",
 	"serve-after-start", "commit-own-generation", "fence-all-logs", "clamp-positions",
 	"keep-committed", "copy-cut", "forgetful-vote",

@@ -1,0 +1,39 @@
+package replica
+
+import "testing"
+
+// A follower that trimmed further than its leader is offered records below its head. It
+// says where its head is, so that it is asked there, and does not take what it no longer
+// has for different.
+func TestRecordsBelowTheHead(t *testing.T) {
+	x := newTrio()
+	a, b := x.nodes[0], x.nodes[1]
+	x.append(0, encodeBatch(1, 9, 10), 9)
+	x.run()
+	a.TrimTo(0, 0, 5)
+	x.run() // the generation is stated again
+	a.TrimTo(0, 0, 5)
+	x.append(0, encodeBatch(x.tails[0], 1, 10), 1)
+	x.run()
+	head, tail := b.Log(0).Head, b.Log(0).Tail
+	if head != 5 {
+		t.Fatalf("head %d, want 5", head)
+	}
+	old := encodeBatch(1, 9, 10)
+	b.Receive(0, &Message{Type: Append, From: "a", To: "b", Shard: ShardID{Incarnation: 1}, Term: a.Term(), Prev: Place{Next: 1}, Bytes: old, Mark: tail, Tail: tail})
+	out := b.Take()
+	if len(out.Effects) != 0 || len(out.Messages) != 1 {
+		t.Fatalf("%+v", out)
+	}
+	if m := out.Messages[0]; m.Refused != RefusedPlace || m.Head != 5 || m.Tail != tail {
+		t.Errorf("answered %v, head %d, tail %d; want %v, 5, %d", m.Refused, m.Head, m.Tail, RefusedPlace, tail)
+	}
+
+	// The leader that hears it asks at that head.
+	l, pr := &a.logs[0], &a.peer("b").logs[0]
+	pr.match, pr.state, pr.next, pr.asked, pr.probeAt = 0, probing, 1, true, 1
+	a.stepBack(l, pr, &Message{Type: Appended, Refused: RefusedPlace, Prev: Place{Next: 1}, Tail: tail, Head: 5, At: 1, Start: 5})
+	if pr.next != 5 {
+		t.Errorf("asks at %d next, want 5", pr.next)
+	}
+}
