@@ -205,12 +205,16 @@ func (k *Cache) Keys(ctx context.Context, prefix, after string, limit int) (keys
 
 // extend asks for an extension of ours.
 func (c *Client) extend(ctx context.Context, op, name string, repeatable bool, body, result any) error {
+	return c.extendOn(ctx, c.keySlot(name, ""), op, name, repeatable, body, result)
+}
+
+func (c *Client) extendOn(ctx context.Context, on *slot, op, name string, repeatable bool, body, result any) error {
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
 	id := c.requestID()
-	a, err := c.do(ctx, &request{op: op, id: id, repeatable: repeatable, on: c.keySlot(name, ""),
+	a, err := c.do(ctx, &request{op: op, id: id, repeatable: repeatable, on: on,
 		message: &wire.Extension{Name: name, RequestID: id, HasRequestID: true, Body: raw}})
 	if err != nil {
 		return err

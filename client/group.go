@@ -2,7 +2,9 @@ package client
 
 import (
 	"context"
+	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/felixlog/felix/wire"
@@ -119,6 +121,57 @@ func (g *Group) settle(ctx context.Context, what string, repeatable bool, needs 
 func (g *Group) Ack(ctx context.Context, m Message) error {
 	id := g.c.requestID()
 	return g.settle(ctx, "ack", true, wire.FeatureConsumerGroup, id, &wire.GroupAck{GroupRef: g.ref(m.Shard), Offset: m.Offset, RequestID: id})
+}
+
+// AckAll says that records are done, of any shards, with one request for a shard. It is
+// repeated when its outcome is unknown. An error is the first of any record; the others
+// are acked where they can be, and acking one again does no harm.
+func (g *Group) AckAll(ctx context.Context, ms []Message) error {
+	shards := make(map[int][]uint64, 1)
+	for _, m := range ms {
+		shards[m.Shard] = append(shards[m.Shard], m.Offset)
+	}
+	var first error
+	for shard, offsets := range shards {
+		for part := range slices.Chunk(offsets, maxAcks) {
+			if err := g.ackShard(ctx, shard, part); err != nil && first == nil {
+				first = err
+			}
+		}
+	}
+	return first
+}
+
+// maxAcks bounds the records of one request, as the broker does.
+const maxAcks = 1000
+
+// ackBody is the body of group.ack.
+type ackBody struct {
+	Tenant    string   `json:"tenant_id"`
+	Namespace string   `json:"namespace"`
+	Stream    string   `json:"stream"`
+	Shard     int      `json:"shard"`
+	Group     string   `json:"group"`
+	Offsets   []uint64 `json:"offsets"`
+}
+
+func (g *Group) ackShard(ctx context.Context, shard int, offsets []uint64) error {
+	if len(offsets) > 1 {
+		body := ackBody{g.c.config.tenant, g.c.namespace, g.stream, shard, g.name, offsets}
+		var acked struct{}
+		err := g.c.extendOn(ctx, g.c.keySlot(g.stream, g.name), g.op("ack"), "group.ack", true, &body, &acked)
+		if !errors.Is(err, ErrUnsupported) {
+			return err
+		}
+		// A broker that knows acks of single records only.
+	}
+	var err error
+	for _, offset := range offsets {
+		if failed := g.Ack(ctx, Message{Shard: shard, Offset: offset}); failed != nil && err == nil {
+			err = failed
+		}
+	}
+	return err
 }
 
 // Nack gives a record back, to be handed out again after the group's backoff.

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // benchRestart is the case that kills the broker, so it is the last of a mode.
@@ -19,7 +21,7 @@ const benchRestart = "restart"
 // restart fills a stream, kills the broker and times how long the next one takes until
 // it is ready. The row's median time is that; its rate the records a second of it.
 func (b *bench) restart(ctx context.Context, dir string, broker *child) (row benchRow, again *child, err error) {
-	row = benchRow{Name: benchRestart, Params: benchParams{Payload: b.f.payload, Fsync: b.fsync, Shards: int(b.f.shards), Runs: 1}}
+	row = benchRow{Name: benchRestart, Params: benchParams{Payload: b.f.payload, Fsync: b.fsync, Shards: int(b.f.shards), Records: b.f.records, Runs: 1}}
 	b.stream = "bench-restart"
 	if err := b.createStream(ctx, b.stream, b.f.shards, b.fsync); err != nil {
 		return row, nil, err
@@ -112,4 +114,27 @@ func residentMiB(pid int) float64 {
 		}
 	}
 	return 0
+}
+
+// cpuTime is the processor time used so far by this process and by the one of pid,
+// unless that is 0 or the system does not say.
+func cpuTime(pid int) time.Duration {
+	var own unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &own); err != nil {
+		return 0
+	}
+	sum := time.Duration(own.Utime.Nano() + own.Stime.Nano())
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return sum
+	}
+	// The name, in parentheses, may hold anything; user and system time are the 12th and
+	// 13th field behind it, in hundredths of a second.
+	_, rest, _ := strings.Cut(string(raw[strings.LastIndexByte(string(raw), ')')+1:]), " ")
+	if f := strings.Fields(rest); len(f) > 12 {
+		for _, ticks := range f[11:13] {
+			sum += time.Duration(atoi(ticks)) * 10 * time.Millisecond
+		}
+	}
+	return sum
 }

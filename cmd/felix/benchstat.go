@@ -1,13 +1,9 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
 	"os"
-	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -46,6 +42,9 @@ type benchRow struct {
 	// record takes on disk.
 	ResidentMiB    float64 `json:"resident_mib,omitempty"`
 	BytesPerRecord float64 `json:"bytes_per_record,omitempty"`
+	// PeerCase is the peer's own name of the row compared with.
+	PeerCase string              `json:"peer_case,omitempty"`
+	Memory   *benchMemoryFigures `json:"memory,omitempty"`
 }
 
 type benchParams struct {
@@ -53,6 +52,7 @@ type benchParams struct {
 	Fsync    string `json:"fsync"`
 	Shards   int    `json:"shards"`
 	InFlight int    `json:"in_flight,omitempty"`
+	Records  int    `json:"records,omitempty"` // of restart
 	Runs     int    `json:"runs"`
 }
 
@@ -63,6 +63,9 @@ type benchFigures struct {
 	P50  float64 `json:"p50_us,omitempty"`
 	P99  float64 `json:"p99_us,omitempty"`
 	P999 float64 `json:"p999_us,omitempty"`
+	// CPU is the processor time that client and broker together took for a record. Where
+	// others use the machine too, it says more than the rate.
+	CPU float64 `json:"cpu_us,omitempty"`
 }
 
 func newBenchReport() *benchReport {
@@ -103,6 +106,7 @@ func median(runs []benchFigures) benchFigures {
 	return benchFigures{
 		Rate: of(func(f *benchFigures) float64 { return f.Rate }), P50: of(func(f *benchFigures) float64 { return f.P50 }),
 		P99: of(func(f *benchFigures) float64 { return f.P99 }), P999: of(func(f *benchFigures) float64 { return f.P999 }),
+		CPU: of(func(f *benchFigures) float64 { return f.CPU }),
 	}
 }
 
@@ -121,133 +125,4 @@ func (r *benchRow) compare(byTime bool) {
 		return 0
 	}
 	r.Ratio, r.PeerRatio = ratio(r.Floor), ratio(r.Peer)
-}
-
-// peerRow is a row of a peer's figures. A zero field of Params matches any.
-type peerRow struct {
-	Name   string      `json:"name"`
-	Params benchParams `json:"params"`
-	benchFigures
-}
-
-// How the cases of a peer's table are recognised.
-var peerCases = []struct {
-	re   *regexp.Regexp
-	name string
-}{
-	{regexp.MustCompile(`wait for each ack.*?(?P<payload>\d+) B, (?P<n>\d+) `), "publish"},
-	{regexp.MustCompile(`xadd (?P<payload>\d+) B, (?P<n>\d+) connections`), "publish"},
-	{regexp.MustCompile(`(?:window|pipelines of) (?P<window>\d+)`), "pipelined"},
-	{regexp.MustCompile(`500 a second`), "latency"},
-	{regexp.MustCompile(`from the start|from the log|consume`), "replay"},
-}
-
-var payloadWords = regexp.MustCompile(`(\d+) B\b`)
-
-// readPeer reads a peer's rows: our own JSON, or Markdown tables of case, rate,
-// range, p50, p99, p999 in microseconds. The argument is FILE or FSYNC=FILE, for
-// figures that were taken with one mode.
-func readPeer(arg string) ([]peerRow, error) {
-	fsync, file, ok := strings.Cut(arg, "=")
-	if !ok {
-		fsync, file = "", arg
-	}
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		return nil, &exitError{exitUsage, fmt.Errorf("--peer: %w", err)}
-	}
-	var rows []peerRow
-	if strings.HasPrefix(strings.TrimSpace(string(raw)), "{") {
-		var r struct {
-			Rows []peerRow `json:"rows"`
-		}
-		if err := json.Unmarshal(raw, &r); err != nil {
-			return nil, usagef("--peer %s: %v", file, err)
-		}
-		rows = r.Rows
-	} else {
-		for line := range strings.Lines(string(raw)) {
-			if row, ok := peerLine(line); ok {
-				rows = append(rows, row)
-			}
-		}
-	}
-	if len(rows) == 0 {
-		return nil, usagef("--peer %s: no row of it is known", file)
-	}
-	for i := range rows {
-		if fsync != "" {
-			rows[i].Params.Fsync = fsync
-		}
-	}
-	return rows, nil
-}
-
-func peerLine(line string) (peerRow, bool) {
-	cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
-	if len(cells) < 6 {
-		return peerRow{}, false
-	}
-	number := func(i int) float64 {
-		n, err := strconv.ParseFloat(strings.TrimSpace(cells[i]), 64)
-		if err != nil {
-			return 0
-		}
-		return n
-	}
-	row := peerRow{benchFigures: benchFigures{Rate: number(1), P50: number(3), P99: number(4), P999: number(5)}}
-	if row.Rate == 0 {
-		return peerRow{}, false
-	}
-	for _, c := range peerCases {
-		m := c.re.FindStringSubmatch(cells[0])
-		if m == nil {
-			continue
-		}
-		row.Name = c.name
-		group := func(name string) int {
-			if i := c.re.SubexpIndex(name); i >= 0 {
-				if n, err := strconv.Atoi(m[i]); err == nil {
-					return n
-				}
-			}
-			return 0
-		}
-		row.Params.Payload = group("payload")
-		if row.Params.Payload == 0 {
-			if p := payloadWords.FindStringSubmatch(cells[0]); p != nil {
-				if n, err := strconv.Atoi(p[1]); err == nil {
-					row.Params.Payload = n
-				}
-			}
-		}
-		row.Params.InFlight = max(group("n"), group("window"))
-		if c.name == "publish" {
-			row.Name += "-" + strconv.Itoa(row.Params.InFlight)
-		}
-		switch {
-		case strings.Contains(cells[0], "sync true"):
-			row.Params.Fsync = "on_commit"
-		case strings.Contains(cells[0], "sync false"):
-			row.Params.Fsync = "periodic"
-		}
-		return row, true
-	}
-	return peerRow{}, false
-}
-
-// bestPeer is the fastest of a peer's rows that fit.
-func bestPeer(rows []peerRow, name string, p benchParams) *benchFigures {
-	var best *benchFigures
-	fits := func(have, want int) bool { return have == 0 || want == 0 || have == want }
-	for i := range rows {
-		r := &rows[i]
-		if r.Name != name || !fits(r.Params.Payload, p.Payload) || !fits(r.Params.InFlight, p.InFlight) || r.Params.Fsync != "" && r.Params.Fsync != p.Fsync {
-			continue
-		}
-		if best == nil || r.Rate > best.Rate {
-			best = &r.benchFigures
-		}
-	}
-	return best
 }

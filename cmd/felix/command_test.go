@@ -203,33 +203,6 @@ func TestDemoRestart(t *testing.T) {
 	}
 }
 
-// Rows are whole, ratios are there, a peer's row is found beside ours.
-func TestBenchRows(t *testing.T) {
-	s := newShell(t)
-	peer := filepath.Join(s.dir, "peer.md")
-	require.NoError(t, os.WriteFile(peer, []byte("| case | rate /s (median) | min..max over runs | p50 µs | p99 µs | p999 µs |\n|---|---:|---|---:|---:|---:|\n"+
-		"| publish, wait for each ack, 64 B, 8 in flight on up to 8 connections | 1000 | 900..1100 | 50.0 | 60.0 | 70.0 |\n"), 0o600))
-	out := s.ok("bench", "--json", "--time", "50ms", "--runs", "1", "--records", "5000", "--subscribers", "3", "--payload", "64", "--fsync", "none,on_commit", "--peer", "on_commit="+peer)
-	r := decode[benchReport](t, out)
-	require.Equal(t, 1, r.Version)
-	require.Len(t, r.Rows, 2*(len(benchCases)+1))
-	for _, row := range r.Rows {
-		require.Positive(t, row.Rate, row.Name)
-		if row.Name == benchRestart {
-			require.Positive(t, row.ResidentMiB)
-			require.InDelta(t, 64+28, row.BytesPerRecord, 8, "payload, header, and a tag a batch")
-			continue
-		}
-		require.NotNil(t, row.Floor, row.Name)
-		require.Positive(t, row.Floor.Rate, row.Name)
-		require.Positive(t, row.Ratio, row.Name)
-		require.Equal(t, row.Name == "publish-8" && row.Params.Fsync == "on_commit", row.Peer != nil, row.Name)
-		if row.Params.Fsync == "on_commit" && row.Name != "replay" {
-			require.Positive(t, row.FlushesPerOp, row.Name)
-		}
-	}
-}
-
 func TestExitCodes(t *testing.T) {
 	s := newShell(t)
 	_, errs := s.felix("pub", "orders", "x")

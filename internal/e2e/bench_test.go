@@ -2,6 +2,11 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +20,13 @@ import (
 // benchNode is a broker in this process, so that one profile shows both sides.
 func benchNode(b *testing.B) (*settings, *client.Client) {
 	b.Helper()
+	s, n := startBench(b)
+	s.createStream(b, n.HTTPURL(), api.Stream{Stream: "orders", Shards: 1, Durable: true})
+	return s, s.dial(b, n.ClientAddr())
+}
+
+func startBench(b *testing.B) (*settings, *node.Node) {
+	b.Helper()
 	s := &settings{Dir: b.TempDir(), Listen: "127.0.0.1:0", HTTP: "127.0.0.1:0", Fsync: "periodic"}
 	n, err := node.Start(context.Background(), s.options())
 	require.NoError(b, err)
@@ -23,15 +35,27 @@ func benchNode(b *testing.B) (*settings, *client.Client) {
 		defer cancel()
 		require.NoError(b, n.Stop(ctx))
 	})
-	s.createStream(b, n.HTTPURL(), api.Stream{Stream: "orders", Shards: 1, Durable: true})
-	return s, s.dial(b, n.ClientAddr())
+	return s, n
 }
 
 var record = make([]byte, 128)
 
+// cpu is the processor time of this process, both sides of it, for each operation: what
+// a busy machine does not change much.
+func cpu(b *testing.B) func() {
+	used := func() time.Duration {
+		var r syscall.Rusage
+		require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &r))
+		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	}
+	began := used()
+	return func() { b.ReportMetric(float64(used()-began)/1e3/float64(b.N), "cpu-µs/op") }
+}
+
 func BenchmarkPublish1(b *testing.B) {
 	_, c := benchNode(b)
 	b.ReportAllocs()
+	defer cpu(b)()
 	for b.Loop() {
 		if _, err := c.Publish(context.Background(), "orders", record); err != nil {
 			b.Fatal(err)
@@ -42,6 +66,7 @@ func BenchmarkPublish1(b *testing.B) {
 func BenchmarkPublish64(b *testing.B) {
 	_, c := benchNode(b)
 	b.ReportAllocs()
+	defer cpu(b)()
 	b.SetParallelism(32)
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
@@ -58,6 +83,7 @@ func BenchmarkPipelined(b *testing.B) {
 	p, err := c.Producer("orders")
 	require.NoError(b, err)
 	b.ReportAllocs()
+	defer cpu(b)()
 	for b.Loop() {
 		if _, err := p.Send(context.Background(), record); err != nil {
 			b.Fatal(err)
@@ -81,6 +107,7 @@ func BenchmarkReplay(b *testing.B) {
 	require.NoError(b, err)
 	read := 0
 	b.ReportAllocs()
+	defer cpu(b)()
 	for b.Loop() {
 		if read == stored {
 			require.NoError(b, s.Close())
@@ -94,5 +121,116 @@ func BenchmarkReplay(b *testing.B) {
 		read++
 	}
 	require.NoError(b, s.Close())
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+}
+
+// benchCache is a cache with values under keys of a few thousand.
+func benchCache(b *testing.B) (*client.Cache, []string) {
+	s, n := startBench(b)
+	s.createCache(b, n.HTTPURL(), api.Cache{Cache: "bench", Shards: 1})
+	k := s.dial(b, n.ClientAddr()).Cache("bench")
+	keys := make([]string, 4096)
+	var filling sync.WaitGroup
+	for i := range keys {
+		keys[i] = fmt.Sprintf("key:%012d", i)
+	}
+	for part := range slices.Chunk(keys, 64) {
+		filling.Go(func() {
+			for _, key := range part {
+				if err := k.Put(context.Background(), key, record); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	filling.Wait()
+	return k, keys
+}
+
+func BenchmarkCacheGet1(b *testing.B) {
+	k, keys := benchCache(b)
+	b.ReportAllocs()
+	defer cpu(b)()
+	for i := 0; b.Loop(); i++ {
+		if _, ok, err := k.Get(context.Background(), keys[i&4095]); err != nil || !ok {
+			b.Fatal(ok, err)
+		}
+	}
+}
+
+func BenchmarkCacheGet64(b *testing.B) {
+	k, keys := benchCache(b)
+	b.ReportAllocs()
+	defer cpu(b)()
+	b.SetParallelism(32)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, ok, err := k.Get(context.Background(), keys[rand.IntN(4096)]); err != nil || !ok {
+				b.Error(ok, err)
+				return
+			}
+		}
+	})
+}
+
+func BenchmarkCachePut64(b *testing.B) {
+	k, keys := benchCache(b)
+	b.ReportAllocs()
+	defer cpu(b)()
+	b.SetParallelism(32)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if err := k.Put(context.Background(), keys[rand.IntN(4096)], record); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}
+
+func BenchmarkQueue1(b *testing.B)   { benchQueue(b, 1) }
+func BenchmarkQueue100(b *testing.B) { benchQueue(b, 100) }
+
+// benchQueue has four workers claim and ack b.N records, each worker with a client of
+// its own.
+func benchQueue(b *testing.B, most int) {
+	s, n := startBench(b)
+	s.createStream(b, n.HTTPURL(), api.Stream{Stream: "orders", Shards: 1, Durable: true})
+	c := s.dial(b, n.ClientAddr())
+	p, err := c.Producer("orders")
+	require.NoError(b, err)
+	for range b.N {
+		_, err := p.Send(context.Background(), record)
+		require.NoError(b, err)
+	}
+	require.NoError(b, p.Flush(context.Background()))
+	groups := make([]*client.Group, 4)
+	for i := range groups {
+		groups[i] = s.dial(b, n.ClientAddr()).Group("orders", "workers")
+		_, err := groups[i].Describe(context.Background(), 0)
+		require.NoError(b, err)
+	}
+	b.ReportAllocs()
+	defer cpu(b)()
+	b.ResetTimer()
+	var working sync.WaitGroup
+	for _, g := range groups {
+		working.Go(func() {
+			for {
+				ms, err := g.Poll(context.Background(), 0, most)
+				if err == nil && len(ms) > 0 {
+					err = g.AckAll(context.Background(), ms)
+				}
+				if err != nil {
+					b.Error(err)
+				}
+				if err != nil || len(ms) == 0 {
+					return
+				}
+			}
+		})
+	}
+	working.Wait()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
 }

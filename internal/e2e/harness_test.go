@@ -185,9 +185,21 @@ func (p *process) dial(opts ...client.ClientOption) *client.Client {
 func (s *settings) createStream(t testing.TB, url string, stream api.Stream) {
 	t.Helper()
 	stream.Kind, stream.ReplicationFactor, stream.Consistency, stream.Delivery = "Stream", 1, "Leader", "AtLeastOnce"
-	body, err := json.Marshal(&stream)
+	s.create(t, url, "streams", &stream)
+}
+
+func (s *settings) createCache(t testing.TB, url string, c api.Cache) {
+	t.Helper()
+	c.Consistency, c.ReplicationFactor = "Leader", 1
+	s.create(t, url, "caches", &c)
+}
+
+// create makes an object of the default namespace.
+func (s *settings) create(t testing.TB, url, collection string, object any) {
+	t.Helper()
+	body, err := json.Marshal(object)
 	require.NoError(t, err)
-	r, err := http.NewRequestWithContext(soon(t), http.MethodPost, url+"/v1/tenants/default/namespaces/default/streams", bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(soon(t), http.MethodPost, url+"/v1/tenants/default/namespaces/default/"+collection, bytes.NewReader(body))
 	require.NoError(t, err)
 	r.Header.Set("Authorization", "Bearer "+s.token(t, auth.AudienceAPI))
 	transport := &http.Transport{}

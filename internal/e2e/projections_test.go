@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,26 +17,12 @@ import (
 
 	"github.com/felixlog/felix/client"
 	"github.com/felixlog/felix/internal/api"
-	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/projection"
 )
 
 func (p *process) createCache(c api.Cache) {
 	p.t.Helper()
-	c.Consistency, c.ReplicationFactor = "Leader", 1
-	body, err := json.Marshal(&c)
-	require.NoError(p.t, err)
-	r, err := http.NewRequestWithContext(soon(p.t), http.MethodPost, p.http+"/v1/tenants/default/namespaces/default/caches", bytes.NewReader(body))
-	require.NoError(p.t, err)
-	r.Header.Set("Authorization", "Bearer "+p.token(p.t, auth.AudienceAPI))
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: transport}).Do(r)
-	require.NoError(p.t, err)
-	defer func() { require.NoError(p.t, resp.Body.Close()) }()
-	text, err := io.ReadAll(resp.Body)
-	require.NoError(p.t, err)
-	require.Less(p.t, resp.StatusCode, 300, "%s", text)
+	p.settings.createCache(p.t, p.http, c)
 }
 
 // restart ends the broker, by a kill or in its own way, and starts it again.
@@ -268,6 +253,28 @@ func TestAPositionSurvivesARestart(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, uint64(100), info.Position)
 	require.Equal(t, uint64(100), info.Acked)
+}
+
+// TestAcksOfManyRecords: acks that go together are as good as single ones, and one that
+// is refused does not keep the others from being settled.
+func TestAcksOfManyRecords(t *testing.T) {
+	p, _, g := queueFixture(t, 100)
+	ms := poll(t, g, 60)
+	require.NoError(t, g.GiveUp(soon(t), ms[7]))
+	require.ErrorIs(t, g.AckAll(soon(t), ms), client.ErrStaleClaim)
+	require.ErrorIs(t, g.AckAll(soon(t), []client.Message{{Offset: 60}, {Offset: 100}}), client.ErrStaleClaim, "none of them was handed out")
+	require.NoError(t, g.AckAll(soon(t), nil))
+	p.restart(true)
+	info, err := g.Describe(soon(t), 0)
+	require.NoError(t, err)
+	require.Equal(t, uint64(59), info.Acked)
+	require.Equal(t, uint64(1), info.Dead)
+	rest := poll(t, g, 100)
+	require.Len(t, rest, 40)
+	require.Equal(t, uint64(60), rest[0].Offset)
+	require.NoError(t, g.AckAll(soon(t), rest))
+	require.NoError(t, g.AckAll(soon(t), rest), "again does no harm")
+	require.Empty(t, poll(t, g, 100))
 }
 
 func TestAnOffsetInFlightIsNotHandedOutAgain(t *testing.T) {

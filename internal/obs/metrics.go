@@ -2,6 +2,7 @@ package obs
 
 import (
 	"net/http"
+	"regexp"
 	"sync"
 	"time"
 
@@ -90,7 +91,10 @@ func New(version string) *Metrics {
 	m.connections = prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "felix_connections", Help: "Client connections open, by transport."}, []string{"transport"})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "felix_build_info", Help: "Always 1.", ConstLabels: prometheus.Labels{"version": version}})
 	info.Set(1)
-	m.reg.MustRegister(m.connections, info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	// The share of garbage collection, and what it left.
+	golang := collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(
+		collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/(cpu/classes/gc/total:cpu-seconds|gc/heap/live:bytes)$`)}))
+	m.reg.MustRegister(m.connections, info, golang, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, transport := range []string{"quic", "tcp"} {
 		m.connections.WithLabelValues(transport)
 		m.connectionsEver.WithLabelValues(transport)

@@ -103,7 +103,9 @@ func (g *Groups) try(ctx context.Context, c PollCall) (records []GroupRecord, ne
 // leave: unread ones, and ones that hold nothing for consumers.
 func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout) (records []GroupRecord, unread []queue.Handout, err error) {
 	bytes := 0
-	var page storage.Page
+	page := g.pages.Get().(*storage.Page)
+	defer g.pages.Put(page)
+	records = make([]GroupRecord, 0, len(handed))
 	for i := 0; i < len(handed); {
 		run := i + 1
 		for run < len(handed) && handed[run].Offset == handed[run-1].Offset+1 && !handed[run].Copied && !handed[i].Copied {
@@ -122,8 +124,8 @@ func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout)
 			i++
 			continue
 		}
-		err := g.stream.log.Read(ctx, &page, storage.ReadRange{
-			From: handed[i].Offset, End: handed[run-1].Offset + 1, MaxBytes: maxPollBytes - bytes,
+		err := g.stream.log.Read(ctx, page, storage.ReadRange{
+			From: handed[i].Offset, End: handed[run-1].Offset + 1, MaxBytes: min(g.expect(run-i), maxPollBytes-bytes),
 		})
 		if err != nil {
 			if _, trimmed := errors.AsType[*storage.TrimmedError](err); trimmed {
@@ -134,6 +136,7 @@ func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout)
 		if len(page.Records) == 0 {
 			return records, handed[i:], nil
 		}
+		g.recordBytes.Store(int64(payloadBytes(page) / len(page.Records)))
 		for k := range page.Records {
 			rec := &page.Records[k]
 			h := handed[i]
@@ -151,6 +154,21 @@ func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout)
 		}
 	}
 	return records, unread, nil
+}
+
+// expect is how many bytes n records are taken to have, from those read last: a poll of
+// one record must not read as far ahead as one of a thousand. Where they turn out to have
+// more, the read goes on.
+func (g *Groups) expect(n int) int {
+	each := max(g.recordBytes.Load(), 128)
+	return int(min(int64(n)*(each+each/4), maxPollBytes))
+}
+
+func payloadBytes(p *storage.Page) (n int) {
+	for i := range p.Records {
+		n += len(p.Records[i].Payload)
+	}
+	return n
 }
 
 // giveBack undoes the claims of records that did not leave. Those without anything for

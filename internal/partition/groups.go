@@ -62,6 +62,9 @@ type Groups struct {
 	pending projection.Pending
 	waiting atomic.Bool // some poll waits
 
+	pages       sync.Pool    // of *storage.Page, of the stream
+	recordBytes atomic.Int64 // of a payload, as last read
+
 
 	copying atomic.Int32  // CopyLetters that run
 	copies  atomic.Uint64 // one past the newest copy of a payload, in the groups' log
@@ -103,6 +106,7 @@ func newGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptio
 	}
 	g := &Groups{o: o, stream: stream}
 	g.name = o.Name
+	g.pages.New = func() any { return new(storage.Page) }
 	g.into = (*groupsLog)(g)
 	if o.OnError != nil {
 		g.onError = func(what string, err error) { o.OnError(o.Name, what, err) }

@@ -29,7 +29,7 @@ func TestNegotiation(t *testing.T) {
 			wire.FeatureCacheShards | wire.FeatureCacheConditional
 	)
 	extensions := []string{
-		"cache.list", "counter.add_once", "group.configure", "group.dead_letters", "group.describe", "group.list",
+		"cache.list", "counter.add_once", "group.ack", "group.configure", "group.dead_letters", "group.describe", "group.list",
 	}
 	w := newWorld(t)
 	transports(t, func(t *testing.T, transport string) {

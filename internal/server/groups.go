@@ -34,6 +34,7 @@ func groupHandlers() Handlers {
 			"group_delete":       groupDelete,
 		},
 		Extensions: map[string]Handler{
+			"group.ack":          groupAckAll,
 			"group.configure":    groupConfigure,
 			"group.describe":     groupDescribeAll,
 			"group.list":         groupList,
@@ -146,6 +147,37 @@ func groupAck(ctx context.Context, r *Request) {
 	r.groupDecide(ctx, &m.GroupRef, auth.GroupConsume, true, func(now segment.Micros, g *groups.Group, _, tail storage.Offset) error {
 		return g.Ack(now, at, tail)
 	}, done(m.RequestID))
+}
+
+// ackBody is the body of group.ack: acks of many records of one shard.
+type ackBody struct {
+	groupBody
+	Offsets []uint64 `json:"offsets"`
+}
+
+// groupAckAll settles records as group_ack does each. Those that are refused do not keep
+// the others from being settled; the answer is the first refusal.
+func groupAckAll(ctx context.Context, r *Request) {
+	var q ackBody
+	m, ok := r.body(&q)
+	if !ok {
+		return
+	}
+	if len(q.Offsets) == 0 || len(q.Offsets) > groups.MaxPollRecords {
+		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, fmt.Sprintf("body of extension group.ack: %d offsets, want 1 to %d", len(q.Offsets), groups.MaxPollRecords)))
+		return
+	}
+	asked := *m
+	ref := &wire.GroupRef{Tenant: q.Tenant, Namespace: q.Namespace, Stream: q.Stream, Shard: q.Shard, Group: q.Group}
+	r.groupDecide(ctx, ref, auth.GroupConsume, true, func(now segment.Micros, g *groups.Group, _, tail storage.Offset) error {
+		var first error
+		for _, at := range q.Offsets {
+			if err := g.Ack(now, storage.Offset(at), tail); err != nil && first == nil {
+				first = err
+			}
+		}
+		return first
+	}, func() wire.Message { return extended(&asked, struct{}{}) })
 }
 
 func groupNack(ctx context.Context, r *Request) {
