@@ -286,6 +286,42 @@ func TestDamagedShardIsNamed(t *testing.T) {
 	require.Equal(t, raw, after, "what was refused is left as it was")
 }
 
+// Damage in a sealed segment is found by who reads it: the shard serves what is before
+// and after, and /ready names it from then on.
+func TestDamagedRecordsAreNamedWhenTheyAreFound(t *testing.T) {
+	r := start(t, func(o *Options) { o.Config.Storage.SegmentBytes = 64 << 10 })
+	r.createStream(`{"stream":"orders","durable":true}`)
+	producer, err := r.dial().Producer("orders")
+	require.NoError(t, err)
+	for range 300 {
+		_, err := producer.Send(t.Context(), make([]byte, 500))
+		require.NoError(t, err)
+	}
+	require.NoError(t, producer.Flush(t.Context()))
+	r.stop()
+	logs, err := filepath.Glob(filepath.Join(r.options.Config.Data, "streams", "*orders*", "00000000000000000000.log"))
+	require.NoError(t, err)
+	raw, err := os.ReadFile(logs[0])
+	require.NoError(t, err)
+	raw[len(raw)/2] ^= 1
+	require.NoError(t, os.WriteFile(logs[0], raw, 0o600))
+
+	second := start(t, func(o *Options) { *o = r.options })
+	require.Equal(t, "ready", second.awaitReady().Status)
+	sub, err := second.dial().Subscribe(t.Context(), "orders", client.FromEarliest())
+	require.NoError(t, err)
+	for err == nil {
+		_, err = sub.Next(t.Context())
+	}
+	require.ErrorContains(t, err, "damage")
+	rd := second.node.Ready()
+	require.True(t, rd.Ready)
+	require.Equal(t, "degraded", rd.Status)
+	require.Len(t, rd.Reasons, 1)
+	require.Equal(t, "damaged_records", rd.Reasons[0].Code)
+	require.Contains(t, rd.Reasons[0].Detail, "default/default/orders/0")
+}
+
 // Out of space: publishes are refused by name and nothing is lost; with room again
 // they go on by themselves.
 func TestDiskFullAndRoomAgain(t *testing.T) {

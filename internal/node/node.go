@@ -57,6 +57,7 @@ type Node struct {
 	broker   *broker.Broker
 	server   *server.Server
 
+	unreadable           unreadable
 	httpAddr, clientAddr net.Addr
 	status               atomic.Pointer[string] // starting, recovering, ready, draining
 	failed               chan error             // of size 1: the first part that ended by itself

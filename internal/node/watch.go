@@ -2,6 +2,8 @@ package node
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/felixlog/felix/internal/api"
@@ -33,6 +35,7 @@ func (n *Node) Ready() api.Readiness {
 	for _, f := range n.broker.Damaged() {
 		r.Reasons = append(r.Reasons, api.Reason{Code: f.State.String(), Detail: fmt.Sprintf("shard %s: %v", f.Shard, f.Err)})
 	}
+	r.Reasons = append(r.Reasons, n.unreadable.reasons()...)
 	if free, reserve, err := n.room(); err != nil {
 		r.Reasons = append(r.Reasons, api.Reason{Code: "disk", Detail: err.Error()})
 	} else if free < reserve {
@@ -42,6 +45,39 @@ func (n *Node) Ready() api.Readiness {
 		r.Status = "degraded"
 	}
 	return r
+}
+
+// unreadable are the shards that serve and hold records which were found damaged since
+// they were opened: what is before and after them is read, they are not.
+type unreadable struct {
+	mu    sync.Mutex
+	shard map[string]error
+}
+
+func (u *unreadable) note(shard string, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.shard == nil {
+		u.shard = make(map[string]error)
+	}
+	u.shard[shard] = err
+}
+
+// forget is for a shard that is opened or closed: what it holds is found anew.
+func (u *unreadable) forget(shard string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.shard, shard)
+}
+
+func (u *unreadable) reasons() []api.Reason {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var rs []api.Reason
+	for _, shard := range slices.Sorted(maps.Keys(u.shard)) {
+		rs = append(rs, api.Reason{Code: "damaged_records", Detail: fmt.Sprintf("shard %s: %v", shard, u.shard[shard])})
+	}
+	return rs
 }
 
 // room is what is free on the logs' file system, and what is held in reserve.
@@ -149,6 +185,7 @@ func (n *Node) brokerEvents() broker.Events {
 	return broker.Events{
 		// What the broker says itself, with the reason, is not said twice.
 		OnState: func(shard string, state partition.State, _ error) {
+			n.unreadable.forget(shard)
 			n.log.Debug("shard", "shard", shard, "state", state.String())
 		},
 		OnRemoved: func(dir string) { n.log.Info("directory of a deleted stream removed", "dir", dir) },
@@ -160,6 +197,7 @@ func (n *Node) brokerEvents() broker.Events {
 				n.log.Warn("subscription ended: it held back publishes for too long", "shard", shard)
 			},
 			OnDamagedRead: func(shard string, err error) {
+				n.unreadable.note(shard, err)
 				n.log.Error("records of a shard are damaged and cannot be read", "shard", shard, "error", err)
 			},
 			OnTornBatch: func(shard string, from, tail storage.Offset) {
