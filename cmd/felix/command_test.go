@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -92,7 +94,7 @@ func TestTenantsAndTokens(t *testing.T) {
 	_, errs := s.felix("tenant", "create", "acme", "--display-name", "Acme Corp")
 	require.Equal(t, exitRefused, s.exit)
 	require.Contains(t, errs, "exists")
-	require.Contains(t, s.ok("tenant", "ls"), "acme     Acme Corp\n")
+	require.Regexp(t, `(?m)^acme +Acme Corp +default +default$`, s.ok("tenant", "ls"))
 	keys, err := filepath.Glob(filepath.Join(s.dir, "felix-data", "keys", "acme", "*.pem"))
 	require.NoError(t, err)
 	require.Len(t, keys, 1)
@@ -115,6 +117,43 @@ func TestTenantsAndTokens(t *testing.T) {
 	require.Contains(t, report["error"], "stream.publish")
 	s.felix("pub", "orders", "x", "--token", reader)
 	require.Equal(t, exitRefused, s.exit, "a token of another tenant")
+}
+
+// A tenant writes as fast as it may, and no faster; the client waits as it is told.
+func TestTenantQuotaCommands(t *testing.T) {
+	s := newShell(t)
+	broker := s.serve("--limits-tenant-records-per-second", "1000000")
+	s.ok("tenant", "create", "acme", "--bytes-per-second", "10MiB")
+	require.Regexp(t, `(?m)^acme +acme +10MiB +default$`, s.ok("tenant", "ls"))
+	require.Equal(t, "tenant acme: none bytes/s, 500 records/s\n", s.ok("tenant", "set", "acme", "--bytes-per-second", "none", "--records-per-second", "500"))
+	set := decode[map[string]any](t, s.ok("tenant", "set", "acme", "--bytes-per-second", "default", "--json"))
+	require.Equal(t, map[string]any{"bytes_per_second": nil, "records_per_second": 500.0}, set["quota"])
+	for _, args := range [][]string{{}, {"--bytes-per-second", "0"}, {"--records-per-second", "-1"}, {"--records-per-second", "fast"}} {
+		_, errs := s.felix(append([]string{"tenant", "set", "acme"}, args...)...)
+		require.Equal(t, exitUsage, s.exit, "%v: %s", args, errs)
+	}
+	s.felix("tenant", "set", "nobody", "--bytes-per-second", "1")
+	require.Equal(t, exitMissing, s.exit)
+
+	keys, err := filepath.Glob(filepath.Join(s.dir, "felix-data", "keys", "acme", "*.pem"))
+	require.NoError(t, err)
+	as := []string{"--tenant", "acme", "--signing-key", keys[0]}
+	s.ok(append([]string{"namespace", "create", "default"}, as...)...)
+	s.ok(append([]string{"stream", "create", "orders", "--durable"}, as...)...)
+	began := time.Now()
+	out, errs := s.feed(strings.Repeat("line\n", 1000), append([]string{"pub", "orders", "--idempotent"}, as...)...)
+	require.Equal(t, 1000, strings.Count(out, "\n"), "all are written in the end: %s", errs)
+	require.Greater(t, time.Since(began), 900*time.Millisecond, "a second's worth at once, and then 500 a second")
+	out, errs = s.feed(strings.Repeat("line\n", 1000), append([]string{"pub", "orders"}, as...)...)
+	require.Equal(t, exitRefused, s.exit, "one that is never sent again says so: %s", out)
+	require.Contains(t, errs, "500 records a second; write again after")
+	base, err := url.Parse(broker.http)
+	require.NoError(t, err)
+	watch := &brokerWatch{client: &http.Client{Transport: &http.Transport{}}, base: base}
+	defer watch.client.CloseIdleConnections()
+	says, err := watch.sample(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, says.value("felix_refused_total", "reason", "tenant_quota"))
 }
 
 func TestContextAndConfigCommands(t *testing.T) {

@@ -336,6 +336,54 @@ func TestTenantsAndNamespaces(t *testing.T) {
 	require.Equal(t, 404, status)
 }
 
+func TestTenantQuotas(t *testing.T) {
+	f := newFixture(t)
+	quota := func(bytes, records any) map[string]any {
+		return map[string]any{"bytes_per_second": bytes, "records_per_second": records}
+	}
+	status, got := f.do("POST", "/v1/tenants", f.all(), `{"tenant_id":"acme","display_name":"Acme Corp","quota":{"bytes_per_second":1048576}}`)
+	require.Equal(t, 201, status, got)
+	require.Equal(t, quota(1048576.0, nil), got["quota"])
+	for _, c := range []struct {
+		body  string
+		quota any
+		is    meta.Quota
+	}{
+		{`{"quota":{"records_per_second":100}}`, quota(1048576.0, 100.0), meta.Quota{BytesPerSecond: 1048576, RecordsPerSecond: 100}},
+		{`{"quota":{"bytes_per_second":0}}`, quota(0.0, 100.0), meta.Quota{BytesPerSecond: meta.NoQuota, RecordsPerSecond: 100}},
+		{`{"display_name":"Acme"}`, quota(0.0, 100.0), meta.Quota{BytesPerSecond: meta.NoQuota, RecordsPerSecond: 100}},
+		{`{"quota":{"bytes_per_second":null,"records_per_second":null}}`, nil, meta.Quota{}},
+	} {
+		status, got = f.do("PATCH", "/v1/tenants/acme", f.all(), c.body)
+		require.Equal(t, 200, status, got)
+		require.Equal(t, c.quota, got["quota"], c.body)
+		stored, err := f.catalog.GetTenant(t.Context(), "acme")
+		require.NoError(t, err)
+		require.Equal(t, c.is, stored.Quota, c.body)
+	}
+	_, got = f.do("GET", "/v1/tenants/acme", f.all(), "")
+	require.Equal(t, map[string]any{"tenant_id": "acme", "display_name": "Acme"}, got)
+	for body, phrase := range map[string]string{
+		`{"quota":{"bytes_per_second":-1}}`:                   "bytes_per_second",
+		`{"quota":{"bytes_per_second":1099511627777}}`:        "quota.bytes_per_second",
+		`{"quota":{"per_second":1}}`:                          "per_second",
+		`{"quota":{"records_per_second":1.5}}`:                "records_per_second",
+		`{"tenant_id":"other"}`:                               "tenant_id",
+		`{"display_name":"` + strings.Repeat("x", 257) + `"}`: "display_name",
+		`{"quota":{"bytes_per_second":"fast"}}`:               "bytes_per_second",
+	} {
+		status, got = f.do("PATCH", "/v1/tenants/acme", f.all(), body)
+		require.Equal(t, 400, status, "%s: %v", body, got)
+		require.Contains(t, got["message"], phrase)
+	}
+	// A tenant does not set its own.
+	theirs := f.token("acme", auth.AudienceAPI, auth.AllPermissions("acme")...)
+	status, _ = f.do("PATCH", "/v1/tenants/acme", theirs, `{"quota":{"bytes_per_second":0}}`)
+	require.Equal(t, 403, status)
+	status, _ = f.do("PATCH", "/v1/tenants/nobody", f.all(), `{}`)
+	require.Equal(t, 404, status)
+}
+
 func TestPaging(t *testing.T) {
 	f := newFixture(t)
 	token := f.all()

@@ -90,6 +90,7 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("GET /v1/tenants", s.cluster(listTenants))
 	s.mux.HandleFunc("POST /v1/tenants", s.cluster(createTenant))
 	s.mux.HandleFunc("GET /v1/tenants/{t}", s.cluster(getTenant))
+	s.mux.HandleFunc("PATCH /v1/tenants/{t}", s.cluster(patchTenant))
 	s.mux.HandleFunc("DELETE /v1/tenants/{t}", s.cluster(deleteTenant))
 
 	const ns = "/v1/tenants/{t}/namespaces"

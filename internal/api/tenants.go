@@ -8,9 +8,58 @@ import (
 	"github.com/felixlog/felix/wire"
 )
 
-type tenantBody struct {
+// Tenant is a tenant as the API spells it in answers.
+type Tenant struct {
 	TenantID    string `json:"tenant_id"`
 	DisplayName string `json:"display_name"`
+	Quota       *Quota `json:"quota,omitempty"` // ours: absent where nothing of it is set
+}
+
+// Quota bounds what a tenant writes a second; null is the broker's own bound, 0 none.
+type Quota struct {
+	BytesPerSecond   *int64 `json:"bytes_per_second"`
+	RecordsPerSecond *int64 `json:"records_per_second"`
+}
+
+// tenantBody is a create or a patch: every field may be missing.
+type tenantBody struct {
+	TenantID    string        `json:"tenant_id"`
+	DisplayName maybe[string] `json:"display_name"`
+	Quota       *quotaBody    `json:"quota"`
+}
+
+type quotaBody struct {
+	BytesPerSecond   maybe[uint64] `json:"bytes_per_second"`
+	RecordsPerSecond maybe[uint64] `json:"records_per_second"`
+}
+
+// fill puts what b gives into t.
+func (b *tenantBody) fill(t *meta.Tenant) error {
+	take(&t.DisplayName, b.DisplayName)
+	if b.Quota == nil {
+		return nil
+	}
+	for _, f := range []struct {
+		name string
+		from maybe[uint64]
+		to   *int64
+	}{
+		{"quota.bytes_per_second", b.Quota.BytesPerSecond, &t.Quota.BytesPerSecond},
+		{"quota.records_per_second", b.Quota.RecordsPerSecond, &t.Quota.RecordsPerSecond},
+	} {
+		switch {
+		case !f.from.given:
+		case f.from.value == nil:
+			*f.to = 0
+		case *f.from.value == 0:
+			*f.to = meta.NoQuota
+		case *f.from.value > meta.MaxQuota:
+			return invalid("%s %d is over the most, %d", f.name, *f.from.value, int64(meta.MaxQuota))
+		default:
+			*f.to = int64(*f.from.value)
+		}
+	}
+	return nil
 }
 
 type namespaceBody struct {
@@ -19,7 +68,23 @@ type namespaceBody struct {
 	DisplayName string `json:"display_name"`
 }
 
-func viewTenant(t *meta.Tenant) tenantBody { return tenantBody{t.ID, t.DisplayName} }
+func viewTenant(t *meta.Tenant) Tenant {
+	v := Tenant{TenantID: t.ID, DisplayName: t.DisplayName}
+	if t.Quota != (meta.Quota{}) {
+		v.Quota = &Quota{viewRate(t.Quota.BytesPerSecond), viewRate(t.Quota.RecordsPerSecond)}
+	}
+	return v
+}
+
+func viewRate(v int64) *int64 {
+	switch v {
+	case 0:
+		return nil
+	case meta.NoQuota:
+		v = 0
+	}
+	return &v
+}
 
 func viewNamespace(n *meta.Namespace) namespaceBody {
 	return namespaceBody{n.Tenant, n.Name, n.DisplayName}
@@ -49,7 +114,10 @@ func createTenant(q *request) (answer, error) {
 	if err := wire.ValidName(b.TenantID); err != nil {
 		return answer{}, invalid("tenant_id: %v", err)
 	}
-	t := meta.Tenant{ID: b.TenantID, DisplayName: b.DisplayName}
+	t := meta.Tenant{ID: b.TenantID}
+	if err := b.fill(&t); err != nil {
+		return answer{}, err
+	}
 	created, err := q.Catalog.CreateTenant(q.http.Context(), t)
 	if err != nil {
 		return answer{}, err
@@ -70,6 +138,24 @@ func getTenant(q *request) (answer, error) {
 		return answer{}, err
 	}
 	t, err := q.Catalog.GetTenant(q.http.Context(), q.path("t"))
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{http.StatusOK, viewTenant(t)}, nil
+}
+
+func patchTenant(q *request) (answer, error) {
+	if err := q.manageTenants(); err != nil {
+		return answer{}, err
+	}
+	var b tenantBody
+	if err := q.body(&b); err != nil {
+		return answer{}, err
+	}
+	if err := q.sameTenant(b.TenantID); err != nil {
+		return answer{}, err
+	}
+	t, err := q.Catalog.UpdateTenant(q.http.Context(), q.path("t"), b.fill)
 	if err != nil {
 		return answer{}, err
 	}

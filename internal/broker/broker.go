@@ -238,16 +238,37 @@ func (b *Broker) changed() {
 	}
 }
 
-// tenant is the budget of a tenant's publishes.
+// tenant is the budget of a tenant's writes.
 func (b *Broker) tenant(name string) *partition.Budget {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.mu.tenants[name]
 	if t == nil {
 		t = partition.NewBudget(b.o.Limits.TenantInFlight, partition.ScopeTenant, b.node)
+		t.SetQuota(b.quotaOf(name, meta.Quota{}))
 		b.mu.tenants[name] = t
 	}
 	return t
+}
+
+// quotaOf is the quota of a tenant: its own bounds, and the broker's where it has none.
+func (b *Broker) quotaOf(tenant string, own meta.Quota) *partition.Quota {
+	bytes, records := b.rates(own)
+	return partition.NewQuota(tenant, bytes, records)
+}
+
+func (b *Broker) rates(own meta.Quota) (bytes, records int64) {
+	l := &b.o.Limits
+	return own.Or(own.BytesPerSecond, l.TenantBytesPerSecond), own.Or(own.RecordsPerSecond, l.TenantRecordsPerSecond)
+}
+
+// configureTenant takes in the quota of a tenant. One that did not change goes on as it
+// is: a change of a tenant's name is no reason to begin its second anew.
+func (b *Broker) configureTenant(name string, own meta.Quota) {
+	t := b.tenant(name)
+	if !t.Quota().Same(b.rates(own)) {
+		t.SetQuota(b.quotaOf(name, own))
+	}
 }
 
 // Close takes nothing new, finishes what is in flight, flushes, and leaves every log

@@ -83,6 +83,9 @@ func Failure(err error) *wire.Failure {
 		}
 		return fail(wire.CodeOverloaded).WithReason(reason).After(e.RetryAfter)
 	}
+	if e, ok := errors.AsType[*partition.QuotaError](err); ok {
+		return fail(wire.CodeOverloaded).WithReason(wire.ReasonTenantQuota).After(e.RetryAfter)
+	}
 	if isA[*storage.PoisonedError](err) {
 		return fail(wire.CodeStorage).WithReason(wire.ReasonPoisoned).WithRetry(wire.RetryAfter).After(retryPoisoned)
 	}

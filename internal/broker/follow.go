@@ -39,6 +39,12 @@ func (b *Broker) apply(u *meta.Update) {
 	for i := range u.Changes {
 		ch := &u.Changes[i]
 		switch {
+		case ch.Tenant != nil:
+			var own meta.Quota
+			if !ch.Deleted {
+				own = ch.Tenant.Quota
+			}
+			b.configureTenant(ch.Tenant.ID, own)
 		case ch.Stream != nil:
 			d := ch.Stream
 			streams.take(key{d.Tenant, d.Namespace, d.Name}, ch.Deleted, func(old *Stream) *Stream {

@@ -66,20 +66,24 @@ func (d *Defaults) keyedSegment() int64 {
 
 // Limits bound what a broker takes in. Zero fields have the defaults of DefaultLimits.
 type Limits struct {
-	NodeInFlight     int64 // bytes of publishes accepted and not answered
-	TenantInFlight   int64 // the same, of one tenant
-	RingBytes        int   // a shard's ring of recent groups
-	RingsBytes       int64 // all of them
-	QueueCapacity    int   // batches, of a subscriber of an in-memory stream
-	MaxQueueCapacity int
-	QueueBytes       int
-	BlockFor         time.Duration // how long a subscriber may hold back publishes
-	ReplayBatches    int           // kept by an in-memory shard
-	ReplayBytes      int
-	LogQueueBytes    int64         // queued for one log
-	QueueHoldBytes   int64         // by which a stream of kind queue may exceed its retention for its groups
-	Recovering       int           // shards opened at once
-	RetryOpen        time.Duration // before a shard that could not be opened is tried again; doubles up to 30 s
+	NodeInFlight   int64 // bytes of publishes accepted and not answered
+	TenantInFlight int64 // the same, of one tenant
+	// What a tenant that does not say otherwise may write a second, over all its streams
+	// and caches; 0 is no bound.
+	TenantBytesPerSecond   int64
+	TenantRecordsPerSecond int64
+	RingBytes              int   // a shard's ring of recent groups
+	RingsBytes             int64 // all of them
+	QueueCapacity          int   // batches, of a subscriber of an in-memory stream
+	MaxQueueCapacity       int
+	QueueBytes             int
+	BlockFor               time.Duration // how long a subscriber may hold back publishes
+	ReplayBatches          int           // kept by an in-memory shard
+	ReplayBytes            int
+	LogQueueBytes          int64         // queued for one log
+	QueueHoldBytes         int64         // by which a stream of kind queue may exceed its retention for its groups
+	Recovering             int           // shards opened at once
+	RetryOpen              time.Duration // before a shard that could not be opened is tried again; doubles up to 30 s
 }
 
 // DefaultLimits are the bounds of an ordinary broker.
@@ -142,7 +146,8 @@ func (o *Options) normalise() error {
 		name string
 		v    int64
 	}{
-		{"node_in_flight", l.NodeInFlight}, {"tenant_in_flight", l.TenantInFlight}, {"ring_bytes", int64(l.RingBytes)},
+		{"node_in_flight", l.NodeInFlight}, {"tenant_in_flight", l.TenantInFlight},
+		{"tenant_bytes_per_second", l.TenantBytesPerSecond}, {"tenant_records_per_second", l.TenantRecordsPerSecond}, {"ring_bytes", int64(l.RingBytes)},
 		{"rings_bytes", l.RingsBytes}, {"queue_capacity", int64(l.QueueCapacity)}, {"max_queue_capacity", int64(l.MaxQueueCapacity)},
 		{"queue_bytes", int64(l.QueueBytes)}, {"block_for", int64(l.BlockFor)}, {"replay_batches", int64(l.ReplayBatches)},
 		{"replay_bytes", int64(l.ReplayBytes)}, {"log_queue_bytes", l.LogQueueBytes}, {"queue_hold_bytes", l.QueueHoldBytes}, {"recovering", int64(l.Recovering)},

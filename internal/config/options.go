@@ -95,6 +95,8 @@ type Limits struct {
 	PublishWindow           int64
 	ConnectionInflightBytes int64
 	TenantInflightBytes     int64
+	TenantBytesPerSecond    int64 // 0: no bound
+	TenantRecordsPerSecond  int64 // 0: no bound
 	NodeInflightBytes       int64
 	IdleTimeout             time.Duration
 	KeepAlive               time.Duration

@@ -75,6 +75,8 @@ func Settings(o *Options) []Setting {
 	t.count(&li.PublishWindow, "limits.publish_window", "FELIX_BROKER_PUBLISH_WINDOW", "256", 1, 65535, "unanswered publishes on one stream")
 	t.bytes(&li.ConnectionInflightBytes, "limits.connection_inflight_bytes", "FELIX_BROKER_PUBLISH_CONN_INFLIGHT_BYTES", "16MiB", 64<<10, 1<<40, "unanswered publish bytes of one connection")
 	t.bytes(&li.TenantInflightBytes, "limits.tenant_inflight_bytes", "", "128MiB", 64<<10, 1<<40, "unanswered publish bytes of one tenant")
+	t.bytes(&li.TenantBytesPerSecond, "limits.tenant_bytes_per_second", "", "0", 0, 1<<40, "payload bytes a tenant may write a second, unless the tenant says so itself; 0: no bound")
+	t.count(&li.TenantRecordsPerSecond, "limits.tenant_records_per_second", "", "0", 0, 1<<40, "records a tenant may write a second, unless the tenant says so itself; 0: no bound")
 	t.bytes(&li.NodeInflightBytes, "limits.node_inflight_bytes", "", "256MiB", 64<<10, 1<<40, "unanswered publish bytes of the broker")
 	t.duration(&li.IdleTimeout, "limits.idle_timeout", "FELIX_MAX_IDLE_TIMEOUT_MS", "30s", time.Second, time.Hour, "silence after which a connection is given up")
 	t.duration(&li.KeepAlive, "limits.keepalive", "FELIX_KEEPALIVE_MS", "5s", 100*time.Millisecond, time.Hour, "interval of keep-alives on a silent connection")

@@ -117,7 +117,7 @@ func (c *Catalog) CreateTenant(ctx context.Context, t Tenant) (created bool, err
 		if err != nil {
 			return err
 		}
-		return diff(object, field{"lifecycle", have.Deleting, false}, field{"display_name", have.DisplayName, t.DisplayName})
+		return diff(object, field{"lifecycle", have.Deleting, false}, field{"display_name", have.DisplayName, t.DisplayName}, field{"quota", have.Quota, t.Quota})
 	})
 }
 

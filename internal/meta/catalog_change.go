@@ -38,7 +38,7 @@ func (c *Catalog) UpdateCache(ctx context.Context, n Name, change func(*Cache) e
 	})
 }
 
-// UpdateTenant changes a tenant's display name.
+// UpdateTenant changes a tenant's display name and quota.
 func (c *Catalog) UpdateTenant(ctx context.Context, id string, change func(*Tenant) error) (*Tenant, error) {
 	object := "tenant " + id
 	return update(ctx, c, object, tenantKey(id), change, func(old, new *Tenant) error {

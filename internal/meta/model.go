@@ -16,6 +16,8 @@ const (
 	MaxDisplayNameBytes = 256
 	// MaxRecordBytesLimit bounds Stream.MaxRecordBytes (docs/formats: a record's payload).
 	MaxRecordBytesLimit = 64 << 20
+	// MaxQuota bounds the fields of a Quota, per second.
+	MaxQuota = 1 << 40
 	// DefaultMaxRecordBytes is what a zero Stream.MaxRecordBytes means.
 	DefaultMaxRecordBytes = 8 << 20
 )
@@ -96,8 +98,30 @@ type Retention struct {
 type Tenant struct {
 	ID          string `json:"id"`
 	DisplayName string `json:"display_name,omitempty"`
+	Quota       Quota  `json:"quota,omitzero"`
 	// Deleting: what is below is being removed; nothing new is made there.
 	Deleting bool `json:"deleting,omitempty"`
+}
+
+// NoQuota in a Quota is no bound, whatever the broker's own is.
+const NoQuota = -1
+
+// Quota bounds what a tenant writes a second on each broker. A zero field is the broker's
+// own bound, NoQuota none.
+type Quota struct {
+	BytesPerSecond   int64 `json:"bytes_per_second,omitempty"`   // of payloads
+	RecordsPerSecond int64 `json:"records_per_second,omitempty"` // also cache writes and counter additions
+}
+
+// Or is a field's value where its zero means the broker's own; 0 for no bound.
+func (Quota) Or(own, broker int64) int64 {
+	switch own {
+	case 0:
+		return broker
+	case NoQuota:
+		return 0
+	}
+	return own
 }
 
 // Namespace groups streams and caches of a tenant.
@@ -184,6 +208,14 @@ func checkName(object, field, name string) error {
 func (t *Tenant) Validate() error {
 	if err := checkName("tenant", "id", t.ID); err != nil {
 		return err
+	}
+	for _, q := range []struct {
+		field string
+		v     int64
+	}{{"quota.bytes_per_second", t.Quota.BytesPerSecond}, {"quota.records_per_second", t.Quota.RecordsPerSecond}} {
+		if q.v < NoQuota || q.v > MaxQuota {
+			return &InvalidError{Object: "tenant " + t.ID, Field: q.field, Detail: fmt.Sprintf("is %d, at most %d", q.v, int64(MaxQuota))}
+		}
 	}
 	return checkDisplayName("tenant "+t.ID, t.DisplayName)
 }

@@ -76,6 +76,8 @@ func planOf(o *config.Options, fsys vfs.FS) (plan, error) {
 	}
 	p.broker.NodeInFlight = li.NodeInflightBytes
 	p.broker.TenantInFlight = li.TenantInflightBytes
+	p.broker.TenantBytesPerSecond = li.TenantBytesPerSecond
+	p.broker.TenantRecordsPerSecond = li.TenantRecordsPerSecond
 	p.broker.RingBytes = int(o.Streams.RingBytes)
 	p.broker.RingsBytes = o.Streams.RingsBytes
 	p.broker.QueueCapacity = int(o.Streams.QueueCapacity)

@@ -115,7 +115,15 @@ func (c *Cache) submit(w *CacheWrite) error {
 	w.shard, w.Applied, w.HasVersion, w.Version, w.Err = c, false, false, 0, nil
 	w.op.Size = segment.RecordHeaderSize + len(w.buf)
 	w.cost = int64(len(w.buf)) + recordCost
-	if err := c.o.Budget.Acquire(w.cost); err != nil {
+	// What the cache does by itself, and a delete, which makes room, is not the tenant's
+	// to be charged with.
+	var err error
+	if w.op.Kind == cache.Put {
+		err = c.o.Budget.Admit(w.cost, int64(len(w.buf)), 1)
+	} else {
+		err = c.o.Budget.Acquire(w.cost)
+	}
+	if err != nil {
 		return err
 	}
 	if w.op.Kind == cache.Delete {

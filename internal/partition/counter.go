@@ -105,7 +105,7 @@ func (c *Counter) Submit(a *CounterAdd) error {
 	a.shard, a.Sum, a.Err = c, 0, nil
 	size := counter.AddSize(len(a.Key), a.Tag != nil)
 	a.cost = int64(size) + recordCost
-	if err := c.budget.Acquire(a.cost); err != nil {
+	if err := c.budget.Admit(a.cost, int64(size), 1); err != nil {
 		return err
 	}
 	a.payload[0] = counter.AppendAdd(make([]byte, 0, size), a.Key, a.Delta, a.Tag)

@@ -68,7 +68,7 @@ func resultOf(b *Publish) Result {
 	if isA[*stream.SequenceGapError](err) || isA[*storage.OffsetMismatchError](err) {
 		return ResultRefused
 	}
-	if isA[*OverloadedError](err) {
+	if isA[*OverloadedError](err) || isA[*QuotaError](err) {
 		return ResultOverloaded
 	}
 	if isA[*storage.RecordTooLargeError](err) || isA[*storage.BatchTooLargeError](err) {

@@ -102,7 +102,7 @@ func (p *Partition) accept(b *Publish) error {
 		return ErrMemoryStream
 	}
 	cost := b.bytes + int64(len(b.Payloads))*recordCost
-	if err := p.budget.Acquire(cost); err != nil {
+	if err := p.budget.Admit(cost, b.bytes, len(b.Payloads)); err != nil {
 		return err
 	}
 	b.cost = cost

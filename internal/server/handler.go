@@ -127,10 +127,20 @@ func (p *Reply) Answer(m wire.Message) { p.s.replied(p, m) }
 // Fail answers with an error.
 func (p *Reply) Fail(err error) { p.s.replied(p, p.s.errorMessage(err)) }
 
+// overloaded counts a request that was turned away for want of room; a publish is counted
+// where it is settled.
+func (s *session) overloaded(f *wire.Failure) {
+	if f.Code == wire.CodeOverloaded && f.Reason != "" {
+		s.server.events.refused(Refusal(f.Reason))
+	}
+}
+
 // errorMessage is the error answer to this client: with code and detail only if it
 // offered to read them.
 func (s *session) errorMessage(err error) wire.Message {
-	return &wire.Error{Failure: s.visible(broker.Failure(err))}
+	f := broker.Failure(err)
+	s.overloaded(f)
+	return &wire.Error{Failure: s.visible(f)}
 }
 
 // visible is the failure without what the client did not offer to read.
