@@ -148,13 +148,11 @@ func (a *app) handle(r *request) {
 		return
 	}
 	switch r.kind {
-	case opGet:
+	case opGet, opClaim: // only whom a majority still follows knows the group's position
 		a.readID++
 		a.reads = append(a.reads, r)
 		id := a.readID
 		s.do(func(rep *replica.Replica, now time.Duration) { rep.Read(now, id) })
-	case opClaim:
-		a.claim(r)
 	case opAck:
 		a.submit(r, 1)
 	default:
@@ -361,11 +359,17 @@ func (a *app) cut(log replica.LogID, at offset) {
 }
 
 func (a *app) readReady(upTo uint64, at offset) {
-	a.apply(at)
+	if a.s.node.world.shape.Workload == CacheWorkload {
+		a.apply(at)
+	}
 	for len(a.reads) > 0 && a.first <= upTo {
 		r := a.reads[0]
 		a.reads = a.reads[1:]
 		a.first++
+		if r.kind == opClaim {
+			a.claim(r)
+			continue
+		}
 		a.respond(r, response{outcome: replica.OutcomeDone, value: a.reg[r.key]})
 	}
 }
