@@ -3,6 +3,8 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -34,9 +36,12 @@ type Cache struct {
 // for.
 type cacheUnit struct {
 	*partition.Cache
+	name     string
+	log      *slog.Logger
 	mu       sync.Mutex // held while the counters are opened
 	closed   bool
 	counters atomic.Pointer[partition.Counter]
+	failed   atomic.Pointer[error] // of the last opening of the counters
 	open     func(ctx context.Context) (*partition.Counter, error)
 }
 
@@ -172,8 +177,16 @@ func (u *cacheUnit) openCounters(ctx context.Context) (*partition.Counter, error
 	n, err := u.open(ctx)
 	if err == nil {
 		u.counters.Store(n)
+		u.failed.Store(nil)
+		return n, nil
 	}
-	return n, err
+	if ctx.Err() == nil {
+		err = fmt.Errorf("counters: %w", err)
+		if u.failed.Swap(&err) == nil {
+			u.log.Error("counters of a shard are out of service", "shard", u.name, "error", err)
+		}
+	}
+	return nil, err
 }
 
 // closeCounters ends the counters, and lets nobody open them again.
@@ -204,6 +217,11 @@ func (u *cacheUnit) Reopen(ctx context.Context) error {
 			return err
 		}
 	}
+	if u.failed.Load() != nil {
+		if _, err := u.openCounters(ctx); err != nil {
+			return err
+		}
+	}
 	if u.Cache.State() == partition.Poisoned {
 		return u.Cache.Reopen(ctx)
 	}
@@ -212,10 +230,17 @@ func (u *cacheUnit) Reopen(ctx context.Context) error {
 
 // State is that of the part that is worse off.
 func (u *cacheUnit) State() partition.State {
-	if n := u.counters.Load(); n != nil && u.Cache.State() == partition.Active {
+	st := u.Cache.State()
+	if st != partition.Active {
+		return st
+	}
+	if n := u.counters.Load(); n != nil {
 		return n.State()
 	}
-	return u.Cache.State()
+	if u.failed.Load() != nil {
+		return partition.Damaged
+	}
+	return st
 }
 
 // Health is why the state is what it is.
@@ -225,6 +250,9 @@ func (u *cacheUnit) Health() error {
 	}
 	if n := u.counters.Load(); n != nil {
 		return n.Health()
+	}
+	if err := u.failed.Load(); err != nil {
+		return *err
 	}
 	return nil
 }
@@ -260,13 +288,20 @@ func (c *Cache) openShard(ctx context.Context, sh *shard, dir string) (unit, err
 	if err != nil {
 		return nil, err
 	}
-	u := &cacheUnit{Cache: values}
+	u := &cacheUnit{Cache: values, name: sh.name, log: c.broker.o.Log}
 	u.open = func(ctx context.Context) (*partition.Counter, error) {
 		dir, err := c.broker.claim(sh, c.broker.countersRoot())
 		if err != nil {
 			return nil, err
 		}
 		return partition.OpenCounter(ctx, dir, c.options(sh))
+	}
+	// Those that were used are opened now, so that damage is known from the start. The
+	// values serve without them.
+	if _, err := c.broker.o.FS.Stat(filepath.Join(c.broker.countersRoot(), sh.dirName())); err == nil {
+		if _, err := u.openCounters(ctx); err != nil && ctx.Err() != nil {
+			return nil, errors.Join(err, values.Close(context.WithoutCancel(ctx)))
+		}
 	}
 	return u, nil
 }

@@ -45,7 +45,7 @@ func (b *Broker) ReopenShard(ctx context.Context, s *Stream, i int) error {
 func (b *Broker) reopen(ctx context.Context, r *resource, i int) error {
 	u, err := r.unit(i)
 	if err == nil {
-		if u.State() != partition.Poisoned {
+		if st := u.State(); st != partition.Poisoned && st != partition.Damaged {
 			return nil
 		}
 		return u.Reopen(ctx)

@@ -21,8 +21,10 @@ func (b *Broker) Damaged() []ShardFault {
 			switch {
 			case st.state == partition.Damaged:
 				faults = append(faults, ShardFault{sh.name, st.state, st.err})
-			case st.unit != nil && st.unit.State() == partition.Poisoned:
-				faults = append(faults, ShardFault{sh.name, partition.Poisoned, st.unit.Health()})
+			case st.unit != nil:
+				if state := st.unit.State(); state == partition.Poisoned || state == partition.Damaged {
+					faults = append(faults, ShardFault{sh.name, state, st.unit.Health()})
+				}
 			}
 		}
 	})
