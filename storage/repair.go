@@ -297,7 +297,8 @@ func (r *recovery) rebuildIndexes() error {
 			return err
 		}
 		r.report.IndexesRebuilt++
-		if f := r.l.opt.Events.OnIndexRebuilt; f != nil {
+		// That of the newest is written when the log is closed: after a kill there is none.
+		if f := r.l.opt.Events.OnIndexRebuilt; f != nil && (!newest || r.indexes[s.id]) {
 			f(r.l.shard, s.id, s.rebuilt)
 		}
 	}

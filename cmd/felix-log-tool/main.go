@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -19,10 +20,16 @@ func run(args []string) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	root := &cobra.Command{Use: "felix-log-tool", Short: "Work on a shard's directory without a broker", SilenceUsage: true, SilenceErrors: true}
+	ran := false // an error before that is the command line's
+	root.PersistentPreRun = func(*cobra.Command, []string) { ran = true }
 	root.AddCommand(logtool.Commands()...)
 	root.SetArgs(args)
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "felix-log-tool:", err)
+		var usage *logtool.UsageError
+		if !ran || errors.As(err, &usage) {
+			return 2
+		}
 		return 1
 	}
 	return 0

@@ -9,6 +9,7 @@ import (
 	"net"
 
 	"github.com/felixlog/felix/client"
+	"github.com/felixlog/felix/internal/logtool"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -50,11 +51,12 @@ func exitCode(err error) int {
 		failure *wire.Failure
 		network *net.OpError
 		dns     *net.DNSError
+		offline *logtool.UsageError
 	)
 	switch {
 	case errors.As(err, &known):
 		return known.code
-	case !errors.As(err, &ran):
+	case !errors.As(err, &ran), errors.As(err, &offline):
 		return exitUsage
 	case clientExit(err) != exitOK:
 		return clientExit(err)

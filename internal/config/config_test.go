@@ -142,6 +142,10 @@ func TestRefused(t *testing.T) {
 		{name: "open address without keys", flags: map[string]string{"listen": ":5000", "tls-cert": "a", "tls-key": "b"}, want: []string{"listen :5000", "auth.keys"}},
 		{name: "open api", flags: map[string]string{"http-listen": "[::]:8080"}, want: []string{"http.listen [::]:8080", "http.tls_cert"}},
 		{name: "no port", flags: map[string]string{"listen": "localhost"}, want: []string{"listen", "no host:port"}},
+		{name: "port too large", flags: map[string]string{"listen": "127.0.0.1:99999"}, want: []string{"listen", "no port of 0 to 65535"}},
+		{name: "shards in the data directory itself", flags: map[string]string{"data": "/d", "storage-dir": "/d/"}, want: []string{"storage.dir /d/", "its own"}},
+		{name: "shards among the metadata", flags: map[string]string{"data": "/d", "storage-dir": "/d/x/../meta"}, want: []string{"storage.dir", "its own"}},
+		{name: "shards around the data directory", flags: map[string]string{"data": "/d/e", "storage-dir": "/d"}, want: []string{"storage.dir /d", "its own"}},
 		{name: "keep-alive too rare", flags: map[string]string{"limits-keepalive": "1m"}, want: []string{"limits.keepalive 1m0s must be below limits.idle_timeout 30s"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
+	"strings"
 )
 
 // Validate refuses what cannot work together. It looks at no file.
@@ -38,6 +40,9 @@ func (o *Options) Validate() error {
 		bad("data must name a directory")
 	}
 	st, li := &o.Storage, &o.Limits
+	if st.Dir != "" && o.Data != "" && !ownDirectory(o.Data, st.Dir) {
+		bad("storage.dir %s must be a directory of its own: not the data directory %s, nor one that holds it, nor one of meta, keys and tls in it", st.Dir, o.Data)
+	}
 	if st.Mode == StorageNone {
 		if st.Dir != "" {
 			bad("storage.mode none and storage.dir exclude each other: the directory would never be used")
@@ -77,12 +82,31 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
+// ownDirectory says whether shards in dir lie beside what else is in the data directory.
+func ownDirectory(data, dir string) bool {
+	within := func(root, name string) bool {
+		absRoot, err1 := filepath.Abs(root)
+		absName, err2 := filepath.Abs(name)
+		rel, err3 := filepath.Rel(absRoot, absName)
+		return errors.Join(err1, err2, err3) == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+	}
+	for _, taken := range []string{"meta", "keys", "tls"} {
+		if within(filepath.Join(data, taken), dir) {
+			return false
+		}
+	}
+	return !within(dir, data)
+}
+
 // Loopback reports whether addr (host:port) can only be reached from this
 // machine. An empty host listens everywhere.
 func Loopback(addr string) (bool, error) {
-	host, _, err := net.SplitHostPort(addr)
+	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return false, fmt.Errorf("%q is no host:port: %w", addr, err)
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return false, fmt.Errorf("%q has no port of 0 to 65535: %w", addr, err)
 	}
 	if host == "localhost" {
 		return true, nil

@@ -99,13 +99,13 @@ func benchCommand() *cobra.Command {
 func (o *benchOptions) check() error {
 	switch {
 	case o.rounds < 1:
-		return fmt.Errorf("--rounds %d is below 1", o.rounds)
+		return usagef("--rounds %d is below 1", o.rounds)
 	case o.slice <= 0:
-		return fmt.Errorf("--slice %v is not positive", o.slice)
+		return usagef("--slice %v is not positive", o.slice)
 	case o.rows != "" && !o.suite:
-		return errors.New("--rows needs --suite")
+		return usagef("--rows needs --suite")
 	case o.floor != "" && !slices.Contains([]space{spaceAppended, spaceReserved, spaceZeroed}, space(o.floor)):
-		return fmt.Errorf("--floor-space %q is none of appended, reserved, zeroed", o.floor)
+		return usagef("--floor-space %q is none of appended, reserved, zeroed", o.floor)
 	}
 	return o.writeOptions.check()
 }

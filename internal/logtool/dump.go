@@ -40,7 +40,7 @@ func dumpCommand() *cobra.Command {
 			switch o.payload {
 			case "none", "text", "hex", "full":
 			default:
-				return fmt.Errorf("--payload %q is none of none, text, hex, full", o.payload)
+				return usagef("--payload %q is none of none, text, hex, full", o.payload)
 			}
 			return c.locked(func() error { return c.dump(cmd, o) })
 		},

@@ -308,3 +308,23 @@ func TestLockedDirectory(t *testing.T) {
 	_, err = tool(t, "verify", "--dir", dir)
 	require.NoError(t, err)
 }
+
+// TestUsageIsToldApart: a wrong command line is told apart from a log that is wrong, and
+// nothing is made.
+func TestUsageIsToldApart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "shard")
+	for _, args := range [][]string{
+		{"write", "--records", "-1"}, {"write", "--batch", "0"}, {"write", "--concurrency", "5000"}, {"write", "--payload-bytes", "-1"},
+		{"write", "--fsync", "sometimes"}, {"bench", "--rounds", "0"}, {"bench", "--rows", "x"}, {"dump", "--payload", "colour"},
+	} {
+		_, err := tool(t, append(args, "--dir", dir)...)
+		var usage *UsageError
+		require.ErrorAs(t, err, &usage, "%q", args)
+		require.ErrorContains(t, err, args[1])
+	}
+	require.NoDirExists(t, dir)
+	_, err := tool(t, "verify", "--dir", dir)
+	require.Error(t, err)
+	var usage *UsageError
+	require.NotErrorAs(t, err, &usage)
+}

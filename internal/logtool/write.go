@@ -35,7 +35,7 @@ func (o *logOptions) flags(cmd *cobra.Command) {
 func (o *logOptions) storage(dir string) (storage.Options, error) {
 	mode, err := storage.ParseFsyncMode(o.fsync)
 	if err != nil {
-		return storage.Options{}, err
+		return storage.Options{}, usagef("--fsync: %w", err)
 	}
 	return storage.Options{
 		Shard: filepath.Base(dir), Fsync: mode, FsyncInterval: o.interval, SegmentBytes: o.segmentBytes,
@@ -61,11 +61,11 @@ func (o *writeOptions) flags(cmd *cobra.Command) {
 func (o *writeOptions) check() error {
 	switch {
 	case o.payload < 0 || o.payload > segment.MaxBodySize:
-		return fmt.Errorf("--payload-bytes %d is outside 0 to %d", o.payload, segment.MaxBodySize)
+		return usagef("--payload-bytes %d is outside 0 to %d", o.payload, segment.MaxBodySize)
 	case o.batch < 1:
-		return fmt.Errorf("--batch %d is below 1", o.batch)
+		return usagef("--batch %d is below 1", o.batch)
 	case o.concurrency < 1 || o.concurrency > 4096:
-		return fmt.Errorf("--concurrency %d is outside 1 to 4096", o.concurrency)
+		return usagef("--concurrency %d is outside 1 to 4096", o.concurrency)
 	}
 	return nil
 }
@@ -94,6 +94,9 @@ func writeCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := wo.check(); err != nil {
 				return err
+			}
+			if wo.records < 0 {
+				return usagef("--records %d is below 0", wo.records)
 			}
 			return c.locked(func() error { return c.write(cmd, lo, wo) })
 		},
