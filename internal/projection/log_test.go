@@ -196,6 +196,29 @@ func TestAnOvertakenCopyIsRefused(t *testing.T) {
 	require.Equal(t, "new", v)
 }
 
+// TestADeleteInADecisionTakesNothingElseWithIt compacts a record that puts, deletes and
+// puts.
+func TestADeleteInADecisionTakesNothingElseWithIt(t *testing.T) {
+	dir := t.TempDir()
+	k := openKV(t, dir)
+	k.put("k2", "old")
+	set := []Entry{{Key: []byte("k1"), Value: []byte("v1")}, {Key: []byte("k2"), Delete: true}, {Key: []byte("k3"), Value: []byte("v3")}}
+	require.NoError(t, k.log.Append(t.Context(), &storage.Batch{Payloads: [][]byte{AppendEntrySet(nil, 0, set)}}))
+	res, err := k.work.Segment(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2, res.Copied)
+	for range 2 {
+		for key, want := range map[string]string{"k1": "v1", "k2": "", "k3": "v3"} {
+			got, ok := k.get(key)
+			require.Equal(t, want != "", ok, key)
+			require.Equal(t, want, got, key)
+		}
+		k.close()
+		k = openKV(t, dir)
+	}
+	k.close()
+}
+
 func TestCompactionOfNothingEnds(t *testing.T) {
 	for name, fill := range map[string]func(*kv){
 		"empty":         func(*kv) {},
