@@ -1,11 +1,13 @@
 # Targets beyond `go test ./...`. Each fails when what it checks is broken.
-# ROUNDS, SEEDS, CRASH_SEEDS, FUZZTIME and BENCH_ARGS make a run longer or shorter.
+# ROUNDS, SEEDS, CRASH_SEEDS, SOAK_TIME, FUZZTIME and BENCH_ARGS make a run longer or shorter.
 
 GO ?= go
 FUZZTIME ?= 30s
 ROUNDS ?= 200
 CRASH_SEEDS ?= 5000
 SEEDS ?= 2000
+SOAK_TIME ?= 1h
+SOAK_OUT ?= out/soak
 BENCH_ARGS ?=
 
 .PHONY: build test vet race interop crash crash-sim recovery sim soak fuzz bench guards
@@ -41,9 +43,10 @@ crash-sim:
 sim:
 	$(GO) test -count=1 -timeout 4h -run 'TestSeeds$$' ./internal/testkit/sim -sim.seeds=$(SEEDS)
 
-# One long run of publishers, subscribers and restarts.
-soak:
-	FELIX_CRASH_ROUNDS=$(ROUNDS) FELIX_CRASH_SECONDS=20 $(GO) test -count=1 -timeout 24h -run 'TestKill' -v ./internal/e2e
+# Everything at once against one broker for SOAK_TIME; samples and a picture in SOAK_OUT.
+# Fails if memory, goroutines or descriptors go on rising.
+soak: build
+	FELIX_SOAK_BROKER=$(CURDIR)/felix FELIX_SOAK_TIME=$(SOAK_TIME) FELIX_SOAK_OUT=$(abspath $(SOAK_OUT)) $(GO) test -count=1 -timeout 0 -run 'TestSoak$$' -v ./internal/soak
 
 # Every fuzz target of every package, FUZZTIME each: a time, or with an x a count of runs.
 fuzz:

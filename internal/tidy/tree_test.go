@@ -52,7 +52,7 @@ var order = map[string]int{
 }
 
 // apart are the packages that only tests use.
-var apart = []string{"internal/testkit", "internal/tidy", "internal/e2e", "internal/interop"}
+var apart = []string{"internal/testkit", "internal/tidy", "internal/e2e", "internal/interop", "internal/soak"}
 
 func below(pkg, dir string) bool { return pkg == dir || strings.HasPrefix(pkg, dir+"/") }
 
