@@ -147,13 +147,49 @@ func TestTenantQuotaCommands(t *testing.T) {
 	out, errs = s.feed(strings.Repeat("line\n", 1000), append([]string{"pub", "orders"}, as...)...)
 	require.Equal(t, exitRefused, s.exit, "one that is never sent again says so: %s", out)
 	require.Contains(t, errs, "500 records a second; write again after")
-	base, err := url.Parse(broker.http)
-	require.NoError(t, err)
+	require.Positive(t, broker.says().value("felix_refused_total", "reason", "tenant_quota"))
+}
+
+// says is what the broker says of itself.
+func (b *serving) says() *brokerSample {
+	b.t.Helper()
+	base, err := url.Parse(b.http)
+	require.NoError(b.t, err)
 	watch := &brokerWatch{client: &http.Client{Transport: &http.Transport{}}, base: base}
 	defer watch.client.CloseIdleConnections()
-	says, err := watch.sample(t.Context())
-	require.NoError(t, err)
-	require.Positive(t, says.value("felix_refused_total", "reason", "tenant_quota"))
+	s, err := watch.sample(b.t.Context())
+	require.NoError(b.t, err)
+	return s
+}
+
+// The variables of clients bound what a command sends.
+func TestClientLimitsFromTheEnvironment(t *testing.T) {
+	s := newShell(t)
+	broker := s.serve()
+	s.ok("stream", "create", "orders", "--durable")
+	env := s.env
+	with := func(kv string) { s.env = append(env[:len(env):len(env)], kv) }
+
+	file := filepath.Join(s.dir, "blob")
+	require.NoError(t, os.WriteFile(file, make([]byte, 100<<10), 0o600))
+	s.ok("pub", "orders", "--file", file, "--whole")
+	with("FELIX_MAX_FRAME_BYTES=64KiB")
+	_, errs := s.felix("pub", "orders", "--file", file, "--whole")
+	require.Equal(t, exitRefused, s.exit, errs)
+
+	// One byte under way: each record waits for the one before it and is a request of its own.
+	with("FELIX_PUBLISH_INFLIGHT_BYTES=1")
+	before := broker.says().value("felix_publishes_total")
+	s.feed(strings.Repeat("line\n", 100), "pub", "orders", "--ack", "none")
+	require.Zero(t, s.exit)
+	require.Equal(t, 100.0, broker.says().value("felix_publishes_total")-before)
+
+	for _, kv := range []string{"FELIX_MAX_FRAME_BYTES=1KiB", "FELIX_MAX_FRAME_BYTES=large", "FELIX_PUBLISH_INFLIGHT_BYTES=0", "FELIX_PUBLISH_INFLIGHT_BYTES=-1"} {
+		with(kv)
+		_, errs := s.felix("pub", "orders", "x")
+		require.Equal(t, exitUsage, s.exit, "%s: %s", kv, errs)
+		require.Contains(t, errs, strings.Split(kv, "=")[0])
+	}
 }
 
 func TestContextAndConfigCommands(t *testing.T) {

@@ -2,9 +2,29 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"math"
 
 	"github.com/felixlog/felix/client"
+	"github.com/felixlog/felix/internal/config"
+	"github.com/felixlog/felix/wire"
 )
+
+// bytesFrom is a size that a variable gives, 0 if it is not set.
+func (e *environment) bytesFrom(variable string, least, most int64) (int64, error) {
+	text := e.getenv(variable)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := config.ParseBytes(text)
+	if err == nil && (n < least || n > most) {
+		err = fmt.Errorf("%q is not %d to %d bytes", text, least, most)
+	}
+	if err != nil {
+		return 0, usagef("%s: %v", variable, err)
+	}
+	return n, nil
+}
 
 // dial connects to the brokers of the identity.
 func (e *environment) dial(ctx context.Context, opts ...client.ClientOption) (*client.Client, *identity, error) {
@@ -21,6 +41,13 @@ func (e *environment) dial(ctx context.Context, opts ...client.ClientOption) (*c
 	trust, err := id.brokerTLS()
 	if err != nil {
 		return nil, nil, err
+	}
+	frame, err := e.bytesFrom("FELIX_MAX_FRAME_BYTES", wire.PreAuthMaxFrame, math.MaxUint32)
+	if err != nil {
+		return nil, nil, err
+	}
+	if frame > 0 {
+		opts = append(opts, client.WithMaxFrame(uint32(frame)))
 	}
 	opts = append([]client.ClientOption{
 		client.WithTenant(id.Tenant), client.WithNamespace(id.Namespace), client.WithTLS(trust),

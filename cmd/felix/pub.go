@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -30,7 +31,8 @@ func (e *environment) pubCommand() *cobra.Command {
 		Use:   "pub STREAM [MESSAGE]",
 		Short: "Publish records",
 		Long: "Publish one message, or each line of standard input or of a file. Each publish waits for its answer and prints the\n" +
-			"record's offset. A publish that failed ends the command; the message says whether it may have been applied.",
+			"record's offset. A publish that failed ends the command; the message says whether it may have been applied.\n" +
+			"FELIX_PUBLISH_INFLIGHT_BYTES bounds what is under way with --ack none (8 MiB), FELIX_MAX_FRAME_BYTES a frame (16 MiB).",
 		Example: "  felix pub orders hello\n  felix pub orders --key customer-7 hello\n  cat events.jsonl | felix pub orders\n  felix pub images --file cat.jpg --whole",
 		Args:    cobra.RangeArgs(1, 2),
 	}
@@ -67,6 +69,10 @@ func (e *environment) publish(ctx context.Context, f *pubFlags, args []string) e
 	case f.shard < 0:
 		return usagef("--shard %d: shards are counted from 0", f.shard)
 	}
+	inflight, err := e.bytesFrom("FELIX_PUBLISH_INFLIGHT_BYTES", 1, math.MaxInt64)
+	if err != nil {
+		return err
+	}
 	next, done, err := e.messages(f, args)
 	if err != nil {
 		return err
@@ -81,7 +87,11 @@ func (e *environment) publish(ctx context.Context, f *pubFlags, args []string) e
 	if f.idempotent {
 		delivery = client.Idempotent
 	}
-	p, err := c.Producer(args[0], client.WithDelivery(delivery))
+	under := []client.ProducerOption{client.WithDelivery(delivery)}
+	if inflight > 0 {
+		under = append(under, client.WithMaxBuffered(inflight))
+	}
+	p, err := c.Producer(args[0], under...)
 	if err != nil {
 		return err
 	}
