@@ -59,6 +59,8 @@ type Request struct {
 	// Message is the request as decoded. Its memory is good until the handler returns,
 	// or as wire.Decoder says.
 	Message wire.Message
+	// reply is what Defer gave out.
+	reply *Reply
 }
 
 // Principal is who asks.
@@ -108,7 +110,10 @@ func (r *Request) Fail(err error) { r.s.answer(r.s.errorMessage(err)) }
 // Defer lets the handler return before there is an answer: the stream is read on, up
 // to a window of such requests, and answers leave in the order of the requests. The
 // reply must be answered once, from any goroutine.
-func (r *Request) Defer() *Reply { return r.s.deferReply() }
+func (r *Request) Defer() *Reply {
+	r.reply = r.s.deferReply()
+	return r.reply
+}
 
 // Drive has d driven when everything that has been read is handled: once, however
 // many requests touched it.

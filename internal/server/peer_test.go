@@ -213,6 +213,14 @@ func (w *world) stream(name string, s meta.Stream) {
 	require.NoError(w.t, err)
 }
 
+func (w *world) cache(name string, shards uint32) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_, err := w.broker.CreateCache(ctx, meta.Cache{Tenant: "t1", Namespace: "ns", Name: name, Shards: shards, Durable: true})
+	require.NoError(w.t, err)
+}
+
 func (w *world) durable(shards uint32) meta.Stream { return meta.Stream{Shards: shards, Durable: true} }
 
 func (w *world) mint(tenant string, permissions ...string) string {

@@ -169,7 +169,7 @@ func (s *session) publishIdempotent(m *wire.PublishIdempotent) error {
 func publishIf(r *Request) {
 	m := r.Message.(*wire.PublishIf)
 	s := r.s
-	reply := s.deferReply()
+	reply := r.Defer()
 	p := s.newPublication(answerReply, m.RequestID)
 	p.reply = reply
 	p.frame.Payloads = append(p.frame.Payloads[:0], m.Payloads...)

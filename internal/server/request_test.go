@@ -16,6 +16,7 @@ import (
 func TestTopologyRequests(t *testing.T) {
 	w := newWorld(t)
 	w.stream("jump", meta.Stream{Shards: 3, Routing: meta.RoutingJumpHash})
+	w.cache("kept", 2)
 	transports(t, func(t *testing.T, transport string) {
 		p := w.dial(transport).login()
 		for _, tc := range []struct{ ask, want wire.Message }{
@@ -28,6 +29,9 @@ func TestTopologyRequests(t *testing.T) {
 				&wire.ShardOwnersView{Owners: []wire.ShardOwner{{Shard: 0}, {Shard: 1}, {Shard: 2}}, RequestID: 8}},
 			{&wire.ShardOwners{Tenant: "t1", Namespace: "ns", Name: "absent", RequestID: 9}, &wire.ShardOwnersView{RequestID: 9}},
 			{&wire.ShardOwners{Tenant: "t1", Namespace: "ns", Name: "jump", Cache: true, RequestID: 9}, &wire.ShardOwnersView{RequestID: 9}},
+			{&wire.ShardOwners{Tenant: "t1", Namespace: "ns", Name: "kept", Cache: true, RequestID: 10},
+				&wire.ShardOwnersView{Owners: []wire.ShardOwner{{Shard: 0}, {Shard: 1}}, RequestID: 10}},
+			{&wire.ShardOwners{Tenant: "t1", Namespace: "ns", Name: "kept", RequestID: 11}, &wire.ShardOwnersView{RequestID: 11}},
 		} {
 			p.send(tc.ask)
 			got := p.recv()
@@ -216,6 +220,51 @@ func TestHandlers(t *testing.T) {
 	require.ErrorIs(t, p.gone(), io.EOF)
 	require.Equal(t, 1, w.refusals(RefusedInternal))
 	w.dial(transportTCP).login()
+}
+
+// A handler that fails after it took its place in the order of answers is answered
+// there, and its stream, its connection and the server end as ever.
+func TestPanicBehindDefer(t *testing.T) {
+	w := newWorld(t, func(o *Options) {
+		o.Handlers = []Handlers{{Extensions: map[string]Handler{"test.defect": func(_ context.Context, r *Request) {
+			r.Defer()
+			panic("a defect")
+		}}}}
+	})
+	transports(t, func(t *testing.T, transport string) {
+		p := w.dial(transport).login()
+		p.send(&wire.Extension{Name: "test.defect", RequestID: 1, HasRequestID: true})
+		require.Equal(t, wire.CodeInternal, p.recv().(*wire.Error).Failure.Code)
+		require.ErrorIs(t, p.gone(), io.EOF)
+		p.abandon()
+	})
+	require.Equal(t, 2, w.refusals(RefusedInternal))
+}
+
+// A publish_if that is malformed is answered in its turn among requests, not among
+// publishes.
+func TestMalformedConditionalPublishKeepsItsTurn(t *testing.T) {
+	release := make(chan struct{})
+	w := newWorld(t, func(o *Options) {
+		o.Handlers = []Handlers{{Extensions: map[string]Handler{"test.later": func(_ context.Context, r *Request) {
+			reply := r.Defer()
+			go func() {
+				<-release
+				reply.Answer(&wire.ExtensionOK{Name: "test.later"})
+			}()
+		}}}}
+	})
+	p := w.dial(transportTCP).login()
+	text := `{"type":"publish_if","tenant_id":"t1","namespace":"ns","stream":"orders","payloads":["!"],"expected_offset":0,"request_id":78}`
+	b := wire.AppendMessage(nil, &wire.Extension{Name: "test.later", RequestID: 1, HasRequestID: true})
+	b = append(wire.AppendHeader(b, 0, uint32(len(text))), text...)
+	p.sendRaw(wire.AppendPublishBatch(b, acked(9, batch("memory", "x"))))
+	require.Equal(t, uint64(9), p.ack().RequestID)
+	close(release)
+	require.IsType(t, &wire.ExtensionOK{}, p.recv())
+	e := p.recv().(*wire.PublishError)
+	require.Equal(t, uint64(78), e.RequestID)
+	require.Equal(t, wire.CodeInvalidRequest, e.Failure.Code)
 }
 
 func TestHandlersAreGivenOnce(t *testing.T) {

@@ -227,19 +227,25 @@ func (s *session) handleMessage(frame wire.Frame) error {
 	if !known {
 		return s.unsupported(m)
 	}
-	s.request.Message = m
+	s.request.Message, s.request.reply = m, nil
 	s.run(handler)
 	return nil
 }
 
 // run calls a handler. A defect in one request must not take the others down: it is
-// answered internal, logged with its stack, and counted.
+// answered internal, in its turn, logged with its stack, and counted.
 func (s *session) run(h Handler) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.server.events.refused(RefusedInternal)
 			s.server.log.Error("request handler panicked", "request", s.request.Message.Type(), "panic", p, "stack", string(debug.Stack()))
-			s.request.Fail(wire.NewFailure(wire.CodeInternal, "internal error"))
+			f := wire.NewFailure(wire.CodeInternal, "internal error")
+			if reply := s.request.reply; reply != nil {
+				// Nobody else may be left to answer it, and the stream's end waits for it.
+				reply.Fail(f)
+			} else {
+				s.request.Fail(f)
+			}
 			s.ended = true
 		}
 	}()
@@ -270,6 +276,11 @@ func (s *session) undecodable(err error) error {
 	f := wire.NewFailure(wire.CodeInvalidRequest, err.Error())
 	if m, ok := errors.AsType[*wire.MalformedError](err); ok && m.HasRequestID && isPublish(m.What) && !s.uni {
 		s.server.events.refused(RefusedRequest)
+		if m.What == "publish_if" {
+			// Its turn is among the other requests.
+			s.answer(&wire.PublishError{RequestID: m.RequestID, Failure: s.visible(f)})
+			return nil
+		}
 		p := s.newPublication(answerJSON, m.RequestID)
 		s.failPublish(p, f)
 		return nil

@@ -75,18 +75,26 @@ func shardOwners(_ context.Context, r *Request) {
 	if !r.AllowTenant(m.Tenant) {
 		return
 	}
+	var shards int
+	var err error
+	if m.Cache {
+		var ca *broker.Cache
+		if ca, err = r.s.server.broker.Cache(m.Tenant, m.Namespace, m.Name); err == nil {
+			shards = ca.Shards()
+		}
+	} else {
+		var st *broker.Stream
+		if st, err = r.s.server.broker.Stream(m.Tenant, m.Namespace, m.Name); err == nil {
+			shards = st.Shards()
+		}
+	}
+	if err != nil && !isNotFound(err) {
+		r.Fail(err)
+		return
+	}
 	view := &wire.ShardOwnersView{RequestID: m.RequestID}
-	if !m.Cache {
-		st, err := r.streamOf(m.Tenant, m.Namespace, m.Name)
-		if err != nil {
-			r.Fail(err)
-			return
-		}
-		if st != nil {
-			for i := range st.Shards() {
-				view.Owners = append(view.Owners, wire.ShardOwner{Shard: uint32(i)})
-			}
-		}
+	for i := range shards {
+		view.Owners = append(view.Owners, wire.ShardOwner{Shard: uint32(i)})
 	}
 	r.Answer(view)
 }
