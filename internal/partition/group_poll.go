@@ -217,6 +217,9 @@ func (g *Groups) leave(name string, w *pollWait) {
 	if len(g.mu.waits[name]) == 0 {
 		delete(g.mu.waits, name)
 		g.waiting.Store(len(g.mu.waits) > 0)
+		if group, ok := g.mu.shard.Lookup(name); ok {
+			g.forgetLocked(group)
+		}
 	}
 }
 

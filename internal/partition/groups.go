@@ -65,7 +65,6 @@ type Groups struct {
 	pages       sync.Pool    // of *storage.Page, of the stream
 	recordBytes atomic.Int64 // of a payload, as last read
 
-
 	copying atomic.Int32  // CopyLetters that run
 	copies  atomic.Uint64 // one past the newest copy of a payload, in the groups' log
 
@@ -221,20 +220,15 @@ func (l *groupsLog) Apply(rec *segment.Record) error {
 	if err := g.proj.Apply(rec); err != nil {
 		return err
 	}
-	if rec.Kind == segment.KindGenerationStart {
-		return nil
-	}
-	_, err := projection.ReadEntrySet(rec.Payload, func(e projection.Entry) error {
-		g.pending.Settle(e.Key, rec.Offset)
-		return nil
-	})
-	return err
+	g.pending.Settle(rec.Offset)
+	return nil
 }
 
-// Revert implements keyedState.
-func (l *groupsLog) Revert() {
+// Revert implements keyedState. The state already has what was decided after next, so
+// that it has to be read again.
+func (l *groupsLog) Revert(next storage.Offset) {
 	g := (*Groups)(l)
-	g.pending.Reset()
+	g.pending.Revert(next)
 	g.mu.Lock()
 	g.mu.epoch++
 	first := !g.mu.broken
@@ -315,8 +309,17 @@ func (g *Groups) Submit(name string, create bool, op GroupOp, done func(error)) 
 	}
 	if group != nil {
 		g.wakeLocked(name)
+		g.forgetLocked(group)
 	}
 	return nil
+}
+
+// forgetLocked drops a group that was named and nothing else: nothing of it is in the
+// log, and nobody waits at it.
+func (g *Groups) forgetLocked(group *queue.Group) {
+	if !group.Exists() && !group.Dirty() && len(g.mu.waits[group.Name()]) == 0 {
+		g.mu.shard.Forget(group.Name())
+	}
 }
 
 func (g *Groups) groupLocked(name string, create bool, head storage.Offset) (*queue.Group, error) {
@@ -467,12 +470,16 @@ func (g *Groups) close(ctx context.Context, why error) error {
 	return err
 }
 
-// Names lists the groups.
+// Names lists the groups that exist; one that was only named does not.
 func (g *Groups) Names() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var names []string
-	g.mu.shard.Each(func(group *queue.Group) { names = append(names, group.Name()) })
+	g.mu.shard.Each(func(group *queue.Group) {
+		if group.Exists() {
+			names = append(names, group.Name())
+		}
+	})
 	return names
 }
 
@@ -493,9 +500,16 @@ func (p *Partition) GroupStats(limit int) (stats []GroupStats, groups int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.mu.shard.Each(func(group *queue.Group) {
-		if len(stats) < limit {
-			stats = append(stats, GroupStats{group.Name(), group.Stats(g.now(), head, tail)})
+		if !group.Exists() {
+			return
 		}
+		if groups++; groups > limit {
+			return
+		}
+		if lost := group.Trim(head); lost > 0 && g.o.OnLost != nil {
+			g.o.OnLost(g.name, group.Name(), lost)
+		}
+		stats = append(stats, GroupStats{group.Name(), group.Stats(g.now(), head, tail)})
 	})
-	return stats, g.mu.shard.Len()
+	return stats, groups
 }

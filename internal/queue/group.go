@@ -113,6 +113,9 @@ func newGroup(name string, at Offset) *Group {
 // Name is the group's name.
 func (g *Group) Name() string { return g.name }
 
+// Exists reports whether the log has an entry of the group, or will have.
+func (g *Group) Exists() bool { return g.existed }
+
 // Config is what the group is set to.
 func (g *Group) Config() Config { return g.cfg }
 

@@ -58,6 +58,9 @@ func (s *Shard) Group(name string, head Offset) (*Group, error) {
 	return g, nil
 }
 
+// Forget drops a group of which the log has nothing.
+func (s *Shard) Forget(name string) { delete(s.groups, name) }
+
 // Delete forgets the group and appends the entries that make the log forget it.
 func (s *Shard) Delete(name string, out []projection.Entry) ([]projection.Entry, bool) {
 	g, ok := s.groups[name]
