@@ -180,22 +180,19 @@ func cacheDelete(ctx context.Context, r *Request) {
 		Tenant: m.Tenant, Namespace: m.Namespace, Cache: m.Cache, Key: strings.Clone(m.Key),
 		RequestID: m.RequestID, HasRequestID: m.HasRequestID,
 	}
-	conn := r.s.conn
 	r.submit(c, w, func(w *write) (wire.Message, error) {
 		if !w.Applied {
 			return answer, nil
 		}
 		// What was removed is read off the log's back: a reading of the disk has no
 		// place in the way of the next answers.
-		reply := w.reply
-		conn.run(func() {
+		w.reply.Later(func() (wire.Message, error) {
 			value, ok, err := c.Removed(ctx, &w.CacheWrite)
 			if err != nil {
-				reply.Fail(err)
-				return
+				return nil, err
 			}
 			answer.Value, answer.HasValue = value, ok
-			reply.Answer(answer)
+			return answer, nil
 		})
 		return nil, nil
 	})

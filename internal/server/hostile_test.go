@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -216,4 +217,70 @@ func TestSlowBytes(t *testing.T) {
 	closeQuietly(conn)
 	<-done
 	w.idle()
+}
+
+// Answers that wait behind one that is not there yet are bounded as those are that the
+// client does not read: a few small requests cannot make the server hold their large
+// answers. When the one comes, the others follow in their order.
+func TestAnswersBehindAnotherAreBounded(t *testing.T) {
+	release := make(chan struct{})
+	const size = 64 << 10
+	var made atomic.Int64
+	w := newWorld(t, func(o *Options) {
+		o.Handlers = []Handlers{{Extensions: map[string]Handler{
+			"test.later": func(_ context.Context, r *Request) {
+				reply := r.Defer()
+				go func() {
+					<-release
+					reply.Answer(&wire.ExtensionOK{Name: "test.later"})
+				}()
+			},
+			"test.large": func(_ context.Context, r *Request) {
+				made.Add(1)
+				m := r.Message.(*wire.Extension)
+				r.Answer(&wire.ExtensionOK{Name: "test.large", RequestID: m.RequestID, HasRequestID: true,
+					Body: []byte(`"` + strings.Repeat("x", size) + `"`)})
+			},
+		}}}
+	})
+	p := w.dial(transportTCP).login()
+	const requests = 200
+	b := wire.AppendMessage(nil, &wire.Extension{Name: "test.later"})
+	for id := range uint64(requests) {
+		b = wire.AppendMessage(b, &wire.Extension{Name: "test.large", RequestID: id, HasRequestID: true})
+	}
+	p.sendRaw(b)
+	w.eventually("the stream is not read", func() bool { return w.paused[PausedTurn] == 1 })
+	most := int64(w.server.limits.UnreadBytes)/size + 1
+	require.LessOrEqual(t, made.Load(), most)
+	close(release)
+	require.Equal(t, "test.later", p.recv().(*wire.ExtensionOK).Name)
+	for id := range uint64(requests) {
+		require.Equal(t, id, p.recv().(*wire.ExtensionOK).RequestID)
+	}
+}
+
+// The values that deletes took away are read as there is room for them, in whatever
+// order their shards come about.
+func TestRemovedValuesKeepTheirTurn(t *testing.T) {
+	w := newWorld(t, withLimits(Limits{UnreadBytes: 64 << 10}))
+	w.cache("kept", 4)
+	p := w.dial(transportTCP).login()
+	const keys = 200
+	key := func(i int) string { return "key " + decimal(i) }
+	value := []byte(strings.Repeat("v", 16<<10))
+	for i := range keys {
+		p.send(&wire.CachePut{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: key(i), Value: value, RequestID: 1, HasRequestID: true})
+		require.IsType(t, &wire.CacheOK{}, p.recv())
+	}
+	var b []byte
+	for i := range keys {
+		b = wire.AppendMessage(b, &wire.CacheDelete{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: key(i), RequestID: uint64(i), HasRequestID: true})
+	}
+	p.sendRaw(b)
+	for i := range keys {
+		v := p.recv().(*wire.CacheValue)
+		require.Equal(t, uint64(i), v.RequestID)
+		require.Equal(t, value, v.Value)
+	}
 }

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"slices"
+
 	"github.com/felixlog/felix/wire"
 )
 
@@ -16,8 +18,11 @@ type ledger struct {
 	acked, unacked int
 	// deferred counts replies that have not been answered.
 	deferred int
-	// waiting: the reader waits for one of the counts to fall.
-	waiting bool
+	// late are deferred answers that have yet to be made; answering: somebody does.
+	late      []lateAnswer
+	answering bool
+	// waiting counts who waits for one of these to change.
+	waiting int
 	answers publishAnswers
 	// eventsDone is closed when the events of this stream have ended (TCP).
 	eventsDone chan struct{}
@@ -86,11 +91,13 @@ func (s *session) replied(p *Reply, m wire.Message) {
 		if o.mu.err == nil {
 			o.mu.buf = wire.AppendMessage(o.mu.buf, m)
 		}
-	} else {
+	} else if o.mu.err == nil {
 		p.frame = wire.AppendMessage(nil, m)
+		o.mu.parked += len(p.frame)
 	}
 	for next := l.replies.front(); next != nil && next.done; next = l.replies.front() {
 		l.replies.pop()
+		o.mu.parked -= len(next.frame)
 		if o.mu.err == nil {
 			o.mu.buf = append(o.mu.buf, next.frame...)
 		}
@@ -99,11 +106,82 @@ func (s *session) replied(p *Reply, m wire.Message) {
 	o.kickUnlock()
 }
 
-// settledLocked needs the outbox's lock: it wakes a reader that waits for this.
+// parkLocked needs the outbox's lock: it puts an answer that is there behind those that
+// are not.
+func (s *session) parkLocked(p *Reply, m wire.Message) {
+	p.frame = wire.AppendMessage(nil, m)
+	s.out.mu.parked += len(p.frame)
+	s.ledger.replies.push(p)
+}
+
+// settledLocked needs the outbox's lock: it wakes whoever waits for this.
 func (s *session) settledLocked() {
-	if s.ledger.waiting {
+	if s.ledger.waiting > 0 {
 		s.out.changed.Broadcast()
 	}
+}
+
+// lateAnswer is a deferred answer that is made when there is room for it.
+type lateAnswer struct {
+	reply *Reply
+	make  func() (wire.Message, error)
+}
+
+// Later has the answer made off the caller's back, by one goroutine for the whole
+// stream: as long as answers wait for the client or for their turn up to the limit, only
+// the one whose turn it is.
+func (p *Reply) Later(make func() (wire.Message, error)) {
+	s := p.s
+	o, l := &s.out, &s.ledger
+	o.mu.Lock()
+	l.late = append(l.late, lateAnswer{p, make})
+	start := !l.answering
+	l.answering = true
+	s.settledLocked()
+	o.mu.Unlock()
+	if start {
+		s.conn.run(s.answerLate)
+	}
+}
+
+func (s *session) answerLate() {
+	o, l := &s.out, &s.ledger
+	o.mu.Lock()
+	for len(l.late) > 0 {
+		i := s.nextLateLocked()
+		if i < 0 {
+			l.waiting++
+			o.changed.Wait()
+			l.waiting--
+			continue
+		}
+		a := l.late[i]
+		l.late = slices.Delete(l.late, i, i+1)
+		o.mu.Unlock()
+		if m, err := a.make(); err != nil {
+			a.reply.Fail(err)
+		} else {
+			a.reply.Answer(m)
+		}
+		o.mu.Lock()
+	}
+	l.late, l.answering = nil, false
+	o.mu.Unlock()
+}
+
+// nextLateLocked is which late answer to make now, -1 if none. Where answers that wait
+// for their turn take all the room, the one they wait for is made all the same: it alone
+// gives room back.
+func (s *session) nextLateLocked() int {
+	o, l := &s.out, &s.ledger
+	if o.mu.err != nil || !o.fullLocked() {
+		return 0
+	}
+	if len(o.mu.buf) > o.limit {
+		return -1
+	}
+	front := l.replies.front()
+	return slices.IndexFunc(l.late, func(a lateAnswer) bool { return a.reply == front })
 }
 
 // waitLedger waits until ok, asked under the outbox's lock, holds, having driven and written what the burst has
@@ -123,11 +201,11 @@ func (s *session) waitLedger(ok func() bool, why Pause) {
 		s.server.events.paused(why)
 		o.mu.Lock()
 	}
-	s.ledger.waiting = true
+	s.ledger.waiting++
 	for !ok() {
 		o.changed.Wait()
 	}
-	s.ledger.waiting = false
+	s.ledger.waiting--
 	o.mu.held = true
 	o.mu.Unlock()
 }
@@ -137,10 +215,10 @@ func (s *session) waitLedger(ok func() bool, why Pause) {
 func (s *session) waitSettled() {
 	o := &s.out
 	o.mu.Lock()
-	s.ledger.waiting = true
+	s.ledger.waiting++
 	for s.ledger.acked+s.ledger.unacked+s.ledger.deferred > 0 {
 		o.changed.Wait()
 	}
-	s.ledger.waiting = false
+	s.ledger.waiting--
 	o.mu.Unlock()
 }

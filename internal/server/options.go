@@ -31,8 +31,8 @@ type Limits struct {
 	// settled: at that depth its streams are not read. One larger publish is let
 	// through alone. 16 MiB.
 	InFlightBytes int
-	// UnreadBytes is how many bytes of answers may wait for a client to read them before
-	// its stream is not read any more. 256 KiB.
+	// UnreadBytes is how many bytes of answers may wait for a client to read them, or for
+	// their turn, before its stream is not read any more. 256 KiB.
 	UnreadBytes int
 	// Streams is how many streams a client may have open each way on one QUIC
 	// connection. 1024.
@@ -135,6 +135,7 @@ const (
 	PausedWindow   Pause = "publish_window"  // as many publishes unanswered as granted
 	PausedInFlight Pause = "in_flight_bytes" // the connection's bytes in flight
 	PausedUnread   Pause = "answers_unread"  // the client does not read its answers
+	PausedTurn     Pause = "answers_turn"    // too much waits behind an answer that is not there yet
 )
 
 // Events are told what happens, for metrics and logs. Every field is optional; none

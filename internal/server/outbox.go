@@ -20,7 +20,8 @@ var errOutboxClosed = errors.New("session ended")
 //
 // The bytes that wait are bounded by whoever appends: the reader waits in room before
 // it takes on more work, completions of admitted publishes are bounded by the window,
-// and a subscription waits in writeThrough.
+// and a subscription waits in writeThrough. Answers that wait for their turn, behind one
+// that is not there yet, count as the buffer's do.
 type outbox struct {
 	w io.Writer
 	// limit is how many bytes may wait before room makes the reader wait.
@@ -38,6 +39,7 @@ type outbox struct {
 		sync.Mutex
 		buf     []byte
 		spare   []byte
+		parked  int // bytes of answers that wait for their turn
 		writing bool
 		held    bool
 		err     error
@@ -165,23 +167,26 @@ func (o *outbox) close(err error) {
 	o.mu.Unlock()
 }
 
-// room waits until no more than the limit waits to be written. A reader that holds must
-// not call it.
+// room waits until no more than the limit waits to be written or for its turn. A reader
+// that holds must not call it.
 func (o *outbox) room() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for len(o.mu.buf) > o.limit && o.mu.err == nil {
+	for o.fullLocked() && o.mu.err == nil {
 		o.changed.Wait()
 	}
 	return o.mu.err
 }
 
-// full reports whether room would wait.
-func (o *outbox) full() bool {
+// full reports whether room would wait, and whether that is for answers that wait for
+// their turn rather than for the client to read.
+func (o *outbox) full() (full, parked bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.mu.buf) > o.limit
+	return o.fullLocked(), len(o.mu.buf) <= o.limit
 }
+
+func (o *outbox) fullLocked() bool { return len(o.mu.buf)+o.mu.parked > o.limit }
 
 // drained waits until everything appended has been written.
 func (o *outbox) drained() error {

@@ -366,7 +366,7 @@ func (s *session) answer(m wire.Message) {
 		if s.ledger.replies.empty() {
 			o.mu.buf = wire.AppendMessage(o.mu.buf, m)
 		} else {
-			s.ledger.replies.push(&Reply{s: s, frame: wire.AppendMessage(nil, m), done: true})
+			s.parkLocked(&Reply{s: s, done: true}, m)
 		}
 	}
 	o.kickUnlock()
@@ -374,7 +374,7 @@ func (s *session) answer(m wire.Message) {
 
 // makeRoom is waitRoom in the middle of a burst.
 func (s *session) makeRoom() error {
-	if !s.out.full() {
+	if full, _ := s.out.full(); !full {
 		return nil
 	}
 	s.settleBurst()
@@ -383,9 +383,12 @@ func (s *session) makeRoom() error {
 	return err
 }
 
-// waitRoom waits while the client does not read its answers.
+// waitRoom waits while the client does not read its answers, or too much of them waits
+// for one that is not there yet.
 func (s *session) waitRoom() error {
-	if s.out.full() {
+	if full, parked := s.out.full(); parked && full {
+		s.server.events.paused(PausedTurn)
+	} else if full {
 		s.server.events.paused(PausedUnread)
 	}
 	return s.out.room()
