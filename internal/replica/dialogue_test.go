@@ -49,6 +49,7 @@ type player struct {
 	forgetful bool
 	marks     []Offset
 	holdFlush bool
+	unsure    bool // its logs cannot say the generation of their records
 	read      uint64
 	lost      int
 	producers map[string]Offset
@@ -137,7 +138,11 @@ func (s *stage) open(p *player) {
 			}
 		}
 		l.durable = len(l.recs)
-		o.Logs = append(o.Logs, LogOpened{Head: l.base, Next: l.next(), Mark: p.marks[i], Last: l.place(l.next()), Generations: gens})
+		opened := LogOpened{Head: l.base, Next: l.next(), Mark: p.marks[i], Last: l.place(l.next()), Generations: gens}
+		if p.unsure {
+			opened.Generations, opened.Last.Generation, opened.Unknown = nil, 0, true
+		}
+		o.Logs = append(o.Logs, opened)
 	}
 	p.rep = New(Config{Node: p.id, Shard: ShardID{Incarnation: 1}, Consistency: s.mode, Leases: s.leases, Rules: s.rules, ShipBytes: s.ship}, o)
 	p.holdFlush = false
@@ -496,6 +501,7 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) string {
 		p.logs[id].durable = len(p.logs[id].recs)
 	case "restart":
 		p := node()
+		p.unsure = d.HasArg("unsure")
 		if d.HasArg("wiped") {
 			p.disk, p.count, p.term, p.forgetful = p.disk+100, 0, Term{}, false
 			for i := range p.logs {

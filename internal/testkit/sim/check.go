@@ -377,19 +377,29 @@ func (c *checker) rebased(n *node, log replica.LogID, base offset) {
 
 // beforeLoss notes what a node holds as its disk is about to lose some of it.
 func (c *checker) beforeLoss(n *node) {
-	c.before = make([][]string, len(c.logs))
+	if d := n.disk.real; d != nil && d.poison && d.held != nil {
+		c.before, d.held = d.held, nil // a part of it is lost since
+		return
+	}
+	c.before = c.holding(n)
+}
+
+// holding is what a node's logs hold.
+func (c *checker) holding(n *node) [][]string {
+	held := make([][]string, len(c.logs))
 	if n.shard == nil {
 		// The process is down; what its disk holds is read the next time it opens.
 		for i := range c.logs {
 			if p := n.peek(replica.LogID(i)); p != nil {
-				c.before[i] = contents(p)
+				held[i] = contents(p)
 			}
 		}
-		return
+		return held
 	}
 	for i, p := range n.shard.ports {
-		c.before[i] = contents(p)
+		held[i] = contents(p)
 	}
+	return held
 }
 
 // contents is a log's records by offset from zero; what is trimmed is empty.

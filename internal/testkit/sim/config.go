@@ -50,6 +50,7 @@ type Shape struct {
 	Coarse      bool          // record times are of whole seconds, and clocks stand still
 	Churn       bool          // faults come fast, leaders change often
 	Sets        bool          // the set changes often, and metadata answers get lost
+	Unsure      bool          // outcomes of set changes stay unknown, and the network is split
 	Lazy        bool          // power is cut often
 	SlowDisks   bool          // a flush takes tens of milliseconds
 	SmallShips  bool          // followers that are behind get one record at a time
@@ -184,6 +185,12 @@ var Profiles = map[string]func(*Shape){
 	// joint: set changes whose transactions are long under way.
 	"joint": func(s *Shape) {
 		s.Churn, s.Sets, s.SlowMeta = true, true, true
+		s.FaultTime = 30 * time.Second
+		s.Factor, s.Consistency, s.Fsync = 3, meta.ConsistencyQuorum, storage.OnCommit
+	},
+	// unsure: set changes whose outcome stays unknown, partitions, and rivals in them.
+	"unsure": func(s *Shape) {
+		s.Churn, s.Sets, s.Unsure = true, true, true
 		s.FaultTime = 30 * time.Second
 		s.Factor, s.Consistency, s.Fsync = 3, meta.ConsistencyQuorum, storage.OnCommit
 	},

@@ -107,6 +107,10 @@ func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 	if s.Sets {
 		weights[ChangeSet], weights[MetaLossy], weights[MetaRestore] = 30, 15, 0
 	}
+	if s.Unsure {
+		weights[Partition], weights[MetaLossy], weights[MetaOutage], weights[Isolate], weights[KillLeader] = 50, 30, 0, 0, 2
+		weights[Kill], weights[PowerCut], weights[PowerCutAll], weights[CutLeader], weights[OneWay] = 1, 1, 0, 1, 0
+	}
 	if s.Lazy {
 		weights[PowerCut], weights[CutLeader], weights[PowerCutAll], weights[Rival] = 20, 20, 10, 5
 	}

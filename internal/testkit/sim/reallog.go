@@ -23,6 +23,7 @@ type realDisk struct {
 	opened  map[logKey]*realLog
 	copied  map[logKey]int // records copied to lost/
 	pending int            // flushes that shall fail
+	held    [][]string     // by log: what was there as a flush failed that dropped some of it
 }
 
 func newRealDisk(n *node, seed uint64) *realDisk {
@@ -59,10 +60,13 @@ func (d *realDisk) abandon() {
 		l.over = true
 	}
 	d.opened = map[logKey]*realLog{}
-	d.poison = false
+	d.reopened()
 }
 
 func (d *realDisk) torn() bool { return d.poison }
+
+// reopened says that the logs were opened again, as they are.
+func (d *realDisk) reopened() { d.poison, d.held = false, nil }
 
 func (d *realDisk) setFull(on bool) {
 	switch {
@@ -75,6 +79,11 @@ func (d *realDisk) setFull(on bool) {
 }
 
 func (d *realDisk) failFlushes(n int) {
+	d.faulty.Add(testdisk.Rule{Op: testdisk.OpFlush, Path: "*.log", Count: n, Action: testdisk.Call(func() {
+		if d.held == nil && d.node.shard != nil {
+			d.held = d.node.world.check.holding(d.node)
+		}
+	})})
 	d.faulty.Add(testdisk.Rule{Op: testdisk.OpFlush, Path: "*.log", Count: n, Action: testdisk.FailAndDrop(syscall.EIO)})
 }
 
@@ -344,9 +353,6 @@ func (l *realLog) close() {
 	}
 	l.over = true
 	delete(l.disk.opened, l.key)
-	if len(l.disk.opened) == 0 {
-		l.disk.poison = false
-	}
 	if err := l.log.Close(ctx); err != nil {
 		l.disk.node.world.trace(l.disk.node, "close", func() string { return err.Error() })
 	}

@@ -87,6 +87,9 @@ func openShard(n *node, incarnation uint64) *shard {
 	if torn {
 		w.check.afterLoss(n)
 	}
+	if d.real != nil {
+		d.real.reopened()
+	}
 	opened.Forgetful = s.state.forgetful
 	if s.state.forgetful {
 		w.stats.Forgetful++

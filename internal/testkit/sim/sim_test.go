@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +25,11 @@ var (
 	quietFlag   = flag.Bool("sim.quiet", false, "with sim.seed: no trace")
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Runs are short and leave only garbage: half of their time would go into collecting it.
+	debug.SetGCPercent(400)
+	goleak.VerifyTestMain(m)
+}
 
 func options(t *testing.T) Options {
 	o := Options{Memory: *memoryFlag, Profile: *profileFlag}
