@@ -220,15 +220,20 @@ func (l *groupsLog) Apply(rec *segment.Record) error {
 	if err := g.proj.Apply(rec); err != nil {
 		return err
 	}
-	g.pending.Settle(rec.Offset)
-	return nil
+	if rec.Kind == segment.KindGenerationStart {
+		return nil
+	}
+	_, err := projection.ReadEntrySet(rec.Payload, func(e projection.Entry) error {
+		g.pending.Settle(e.Key, rec.Offset)
+		return nil
+	})
+	return err
 }
 
-// Revert implements keyedState. The state already has what was decided after next, so
-// that it has to be read again.
-func (l *groupsLog) Revert(next storage.Offset) {
+// Revert implements keyedState.
+func (l *groupsLog) Revert() {
 	g := (*Groups)(l)
-	g.pending.Revert(next)
+	g.pending.Reset()
 	g.mu.Lock()
 	g.mu.epoch++
 	first := !g.mu.broken
