@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -68,13 +69,18 @@ func Dial(ctx context.Context, addrs []string, opts ...ClientOption) (*Client, e
 	}
 	c := &core{
 		config: config, endpoints: endpoints{addrs: append([]string(nil), addrs...)},
-		publish: make([]slot, config.publishConns), keyed: make([]slot, config.publishConns), seed: maphash.MakeSeed(),
+		publish: make([]slot, config.publishConns), seed: maphash.MakeSeed(),
 		producers: make(map[producerKey]*Producer), widths: make(map[streamKey]width), closers: make(map[closer]struct{}),
 	}
+	// A connection more than there are processors would only make what is written at
+	// once smaller.
+	c.keyed = make([]slot, min(config.publishConns, runtime.GOMAXPROCS(0)))
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.control.core = c
 	for i := range c.publish {
 		c.publish[i].core = c
+	}
+	for i := range c.keyed {
 		c.keyed[i].core = c
 	}
 	if _, err := c.control.get(ctx); err != nil {
@@ -113,6 +119,8 @@ func (c *core) close() {
 	c.control.close()
 	for i := range c.publish {
 		c.publish[i].close()
+	}
+	for i := range c.keyed {
 		c.keyed[i].close()
 	}
 	c.mu.Lock()

@@ -40,7 +40,9 @@ type pollConfig struct {
 }
 
 // WithWait lets an empty poll wait for records. The broker bounds it, at 30 s unless
-// set otherwise there.
+// set otherwise there. When the poll's context ends first, its connection is closed, so
+// that the broker claims nothing for it any more; what it claimed just before comes again
+// when the claims lapse.
 func WithWait(d time.Duration) PollOption { return func(c *pollConfig) { c.wait = d } }
 
 // WithVisibility is how long the claims stand; the group's own if it is not said. At
@@ -73,24 +75,30 @@ func (g *Group) Poll(ctx context.Context, shard, most int, opts ...PollOption) (
 	on := g.c.keySlot(g.stream, g.name)
 	if p.wait > 0 {
 		// What waits on a connection holds up what comes behind it.
-		own := g.c.borrow()
-		defer g.c.giveBack(own)
-		on = own
+		on = g.c.borrow()
+		defer g.c.giveBack(on)
 	}
-	return g.poll(ctx, shard, most, &p, on)
-}
-
-func (g *Group) poll(ctx context.Context, shard, most int, p *pollConfig, on *slot) ([]Message, error) {
-	op, id := g.op("poll"), g.c.requestID()
-	wait := min(p.wait, g.c.config.answerTimeout/2)
-	m := &wire.GroupPoll{
-		GroupRef: g.ref(shard), MaxRecords: uint32(max(most, 0)), WaitMillis: uint64(wait / time.Millisecond), RequestID: id,
-		VisibilityMillis: uint64(p.visibility / time.Millisecond), Consumer: p.consumer, HasConsumer: p.consumer != "", Reclaim: p.reclaim,
-	}
-	a, err := g.c.do(ctx, &request{op: op, id: id, message: m, needs: wire.FeatureConsumerGroup, on: on})
+	r := g.pollRequest(shard, most, &p, on)
+	a, err := g.c.do(ctx, r)
 	if err != nil {
 		return nil, err
 	}
+	return polled(r.op, shard, a)
+}
+
+func (g *Group) pollRequest(shard, most int, p *pollConfig, on *slot) *request {
+	id := g.c.requestID()
+	return &request{
+		op: g.op("poll"), id: id, needs: wire.FeatureConsumerGroup, on: on, wait: p.wait,
+		message: &wire.GroupPoll{
+			GroupRef: g.ref(shard), MaxRecords: uint32(max(most, 0)), WaitMillis: uint64(p.wait / time.Millisecond), RequestID: id,
+			VisibilityMillis: uint64(p.visibility / time.Millisecond), Consumer: p.consumer, HasConsumer: p.consumer != "", Reclaim: p.reclaim,
+		},
+	}
+}
+
+// polled are the records of an answer.
+func polled(op string, shard int, a *answer) ([]Message, error) {
 	r, ok := a.message.(*wire.GroupRecords)
 	if !ok {
 		return nil, unexpected(op, a)
@@ -389,7 +397,8 @@ func (c *Client) Groups(ctx context.Context, stream string, shard int) ([]string
 	return page.Groups, err
 }
 
-// borrow takes a connection for requests that wait; giveBack keeps it for the next.
+// borrow takes a connection for requests that wait; giveBack keeps it for the next. It has
+// no request under way then: one whose context ended has ended the connection.
 func (c *core) borrow() *slot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -398,7 +407,7 @@ func (c *core) borrow() *slot {
 		c.idle = c.idle[:n-1]
 		return s
 	}
-	s := &slot{core: c}
+	s := &slot{core: c, lent: true}
 	c.lent = append(c.lent, s)
 	return s
 }

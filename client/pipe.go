@@ -72,7 +72,8 @@ type pipe struct {
 type waiting struct {
 	id   uint64
 	call call
-	sent time.Time
+	// asked is when the answer was asked for; it may take the answer timeout from then.
+	asked time.Time
 }
 
 // inlineMost bounds what a caller writes itself on an idle connection, instead
@@ -88,15 +89,17 @@ func newPipe(s *session, answerTimeout time.Duration, onEnd func(error)) *pipe {
 			p.socket = g
 		}
 	}
+	p.mu.Lock()
 	p.watchdog = time.AfterFunc(answerTimeout, p.watch)
+	p.mu.Unlock()
 	p.wg.Go(p.read)
 	p.wg.Go(p.write)
 	return p
 }
 
-// send queues a frame and its call. An error means that the pipe has ended and
-// the call will not hear of it.
-func (p *pipe) send(id uint64, c call, frame func(dst []byte) []byte) error {
+// send queues a frame and its call; wait is how long the broker was asked to hold back the
+// answer. An error means that the pipe has ended and the call will not hear of it.
+func (p *pipe) send(id uint64, c call, wait time.Duration, frame func(dst []byte) []byte) error {
 	p.mu.Lock()
 	if p.err != nil {
 		p.mu.Unlock()
@@ -104,7 +107,7 @@ func (p *pipe) send(id uint64, c call, frame func(dst []byte) []byte) error {
 	}
 	idle := p.idle()
 	p.out = frame(p.out)
-	p.pending = append(p.pending, waiting{id: id, call: c, sent: time.Now()})
+	p.pending = append(p.pending, waiting{id: id, call: c, asked: time.Now().Add(wait)})
 	p.start(idle && len(p.out) <= inlineMost)
 	return nil
 }
@@ -177,7 +180,7 @@ func (p *pipe) expect(id uint64, c call) bool {
 	if p.err != nil {
 		return false
 	}
-	p.pending = append(p.pending, waiting{id: id, call: c, sent: time.Now()})
+	p.pending = append(p.pending, waiting{id: id, call: c, asked: time.Now()})
 	return true
 }
 
@@ -294,12 +297,21 @@ func (p *pipe) dispatch(f wire.Frame, ack *wire.PublishAck) error {
 	return fmt.Errorf("unexpected frame with flags %s", f.Flags)
 }
 
-var publishOKPrefix = []byte(`{"type":"publish_ok"`)
+// The beginnings of the usual answers.
+var (
+	publishOKPrefix  = []byte(`{"type":"publish_ok"`)
+	cacheOKPrefix    = []byte(`{"type":"cache_ok"`)
+	cacheValuePrefix = []byte(`{"type":"cache_value"`)
+)
+
+// settled is the answer that says no more than that; it is shared.
+var settled = &wire.CacheOK{}
 
 func (p *pipe) dispatchMessage(payload []byte) error {
-	// The usual answer is read without allocating; the others are handed on.
+	// The usual answers are read into memory of the decoder's, and what is needed of
+	// them is copied; the others are handed on.
 	decode := wire.DecodeMessage
-	if bytes.HasPrefix(payload, publishOKPrefix) {
+	if bytes.HasPrefix(payload, publishOKPrefix) || bytes.HasPrefix(payload, cacheOKPrefix) || bytes.HasPrefix(payload, cacheValuePrefix) {
 		decode = p.decoder.Decode
 	}
 	m, err := decode(payload)
@@ -307,6 +319,12 @@ func (p *pipe) dispatchMessage(payload []byte) error {
 		return err
 	}
 	switch m := m.(type) {
+	case *wire.CacheOK:
+		return p.deliver(0, false, &answer{message: settled})
+	case *wire.CacheValue:
+		value := *m
+		value.Key, value.Value = "", bytes.Clone(m.Value) // the asker knows the key
+		return p.deliver(0, false, &answer{message: &value})
 	case *wire.PublishOK:
 		return p.deliver(m.RequestID, true, &answer{offset: m.Offset, hasOffset: m.HasOffset})
 	case *wire.PublishError:
@@ -359,7 +377,7 @@ func (p *pipe) deliver(id uint64, named bool, a *answer) error {
 // watch ends a connection whose oldest request is overdue.
 func (p *pipe) watch() {
 	p.mu.Lock()
-	overdue := p.head < len(p.pending) && time.Since(p.pending[p.head].sent) > p.answerTimeout
+	overdue := p.head < len(p.pending) && time.Since(p.pending[p.head].asked) > p.answerTimeout
 	ended := p.err != nil
 	if !ended && !overdue {
 		p.watchdog.Reset(p.answerTimeout / 2)

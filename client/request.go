@@ -3,28 +3,41 @@ package client
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/felixlog/felix/wire"
 )
 
 // exchange is one request and its answer.
 type exchange struct {
-	done   chan struct{}
+	done   chan struct{} // of size 1: whoever answers does not wait
 	answer answer
 	err    error
 }
 
+// exchanges are those that nobody will answer any more.
+var exchanges = sync.Pool{New: func() any { return &exchange{done: make(chan struct{}, 1)} }}
+
 func (e *exchange) answered(a *answer) {
 	e.answer = *a
-	close(e.done)
+	e.done <- struct{}{}
 }
 
 func (e *exchange) lost(cause error) {
 	e.err = cause
-	close(e.done)
+	e.done <- struct{}{}
 }
 
-// kindOf is what the answer to a request must be.
+// take is what came, once done says that it has; the exchange is then another's.
+func (e *exchange) take() (*answer, error) {
+	a, err := e.answer, e.err
+	e.answer, e.err = answer{}, nil
+	exchanges.Put(e)
+	return &a, err
+}
+
+// request is a message that is answered, and how it is sent.
 type request struct {
 	op string
 	// id is the request's, with which the broker answers.
@@ -37,11 +50,14 @@ type request struct {
 	// on is the connection it takes; nil is the control connection. Its answers come
 	// in the order of the requests.
 	on *slot
+	// wait is how long the broker may take before it answers, besides what any answer
+	// may take.
+	wait time.Duration
 }
 
 // do sends a request until it has an answer other than one to try again.
 func (c *core) do(ctx context.Context, r *request) (*answer, error) {
-	b := c.config.retry.begin()
+	b := backoff{policy: c.config.retry}
 	for {
 		a, err := c.try(ctx, r)
 		if err == nil {
@@ -72,28 +88,33 @@ func (c *core) try(ctx context.Context, r *request) (*answer, error) {
 	if !p.auth.Features.Has(r.needs) {
 		return nil, &Error{Op: r.op, Retry: wire.RetryFatal, Err: ErrUnsupported}
 	}
-	e := &exchange{done: make(chan struct{})}
-	if err := p.send(r.id, e, func(dst []byte) []byte { return wire.AppendMessage(dst, r.message) }); err != nil {
+	e := exchanges.Get().(*exchange)
+	if err := p.send(r.id, e, r.wait, func(dst []byte) []byte { return wire.AppendMessage(dst, r.message) }); err != nil {
 		return nil, lost(r.op, err, false)
 	}
 	select {
 	case <-e.done:
 	case <-ctx.Done():
-		return nil, givenUp(r.op, ctx, true)
+		if on.lent {
+			// Nobody else is on this connection. Its end tells the broker not to work on.
+			p.fail(context.Cause(ctx))
+		}
+		return nil, givenUp(r.op, ctx, true) // the exchange may yet be answered
 	}
+	a, err := e.take()
 	switch {
-	case e.err != nil:
-		return nil, lost(r.op, e.err, true)
-	case e.answer.failure != nil:
-		return nil, failed(r.op, e.answer.failure)
+	case err != nil:
+		return nil, lost(r.op, err, true)
+	case a.failure != nil:
+		return nil, failed(r.op, a.failure)
 	}
-	switch m := e.answer.message.(type) {
+	switch m := a.message.(type) {
 	case *wire.Unsupported:
 		return nil, &Error{Op: r.op, Retry: wire.RetryFatal, Err: ErrUnsupported}
 	case *wire.NotLeader:
 		return nil, &Error{Op: r.op, Code: wire.CodeNotLeader, Retry: wire.RetryRedirect, Message: "led by " + m.NodeID}
 	}
-	return &e.answer, nil
+	return a, nil
 }
 
 // wrap names the request in the error of its connection, of which nothing was

@@ -38,7 +38,7 @@ func (p RetryPolicy) validate() error {
 type backoff struct {
 	policy RetryPolicy
 	tries  int
-	began  time.Time
+	began  time.Time // zero: with the first failure
 }
 
 func (p RetryPolicy) begin() backoff { return backoff{policy: p, began: time.Now()} }
@@ -63,6 +63,9 @@ func (b *backoff) again(err error, repeatable bool) (time.Duration, bool) {
 	}
 	safe := e.Retry == wire.RetryNow || e.Retry == wire.RetryAfter || e.Retry == wire.RetryRedirect ||
 		repeatable && e.Retry == wire.RetryOutcomeUnknown
+	if b.began.IsZero() {
+		b.began = time.Now()
+	}
 	if !safe || b.tries+1 >= b.policy.Attempts && e.Code != wire.CodeNotFound {
 		return 0, false
 	}

@@ -11,6 +11,8 @@ import (
 // who want it meanwhile share one attempt.
 type slot struct {
 	core *core
+	// lent: it carries the requests of one at a time, who borrowed it.
+	lent bool
 
 	mu      sync.Mutex
 	pipe    *pipe
