@@ -38,10 +38,11 @@ crash:
 crash-sim:
 	FELIX_CRASH_SEEDS=$(CRASH_SEEDS) FELIX_CRASH_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 4h -v ./storage/crashtest
 
-# Seeded runs of the replication simulator: the real log on a disk that loses power. A
-# failing seed prints the command that replays it.
+# Seeded runs of the replication simulator: SEEDS with the real log on a disk that loses
+# power, a twentieth of that with logs in memory for each profile, and the table of clauses.
+# A failing seed prints the command that replays it.
 sim:
-	$(GO) test -count=1 -timeout 4h -run 'TestSeeds$$' ./internal/testkit/sim -sim.seeds=$(SEEDS)
+	$(GO) test -count=1 -timeout 4h -v -run '^(TestSeeds|TestProfiles|TestMutations|TestEveryClauseHasAMutation)$$' ./internal/testkit/sim -sim.seeds=$(SEEDS)
 
 # Everything at once against one broker for SOAK_TIME; samples and a picture in SOAK_OUT.
 # Fails if memory, goroutines or descriptors go on rising.

@@ -109,7 +109,7 @@ type Opened struct {
 type LogOpened struct {
 	Head        Offset // the oldest retained
 	Next        Offset // one past the last
-	Mark        Offset // the stored committed mark
+	Mark        Offset // the stored committed mark, of what was durable then
 	Last        Place  // of Next
 	Generations []storage.GenerationStart
 	// Unknown: the log is there and cannot be read, or holds records whose generation

@@ -21,6 +21,9 @@
 //     of the same Take;
 //   - bytes handed in stay unchanged until the effects that carry them are answered;
 //     bytes handed out are valid until the next call and are copied by then;
+//   - an append of its own gets its place only while Term is the one it was taken under,
+//     and is told from what Write handed over when it is Written;
+//   - the mark that is stored for the next opening is no higher than what is durable;
 //   - now never goes back and counts time while the machine sleeps (CLOCK_BOOTTIME).
 //
 // Goroutines: none. Errors: decoding returns *CodecError; everything else is an effect

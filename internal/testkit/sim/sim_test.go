@@ -2,9 +2,11 @@ package sim
 
 import (
 	"flag"
+	"maps"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -70,41 +72,70 @@ func TestSeed(t *testing.T) {
 	}
 }
 
+// seeds is how many seeds were asked for: -sim.seeds, FELIX_SEEDS, else byDefault.
+func seeds(t *testing.T, byDefault int) int {
+	if *seedsFlag > 0 {
+		return *seedsFlag
+	}
+	if s := os.Getenv("FELIX_SEEDS"); s != "" {
+		v, err := strconv.Atoi(s)
+		if err != nil || v < 1 {
+			t.Fatalf("FELIX_SEEDS=%q is no number of seeds", s)
+		}
+		return v
+	}
+	return byDefault
+}
+
 // TestSeeds runs many seeds; none may find a violation.
 func TestSeeds(t *testing.T) {
-	n := *seedsFlag
-	if n == 0 {
-		n = 100
-		if testing.Short() {
-			n = 20
-		}
-		if s := os.Getenv("FELIX_SEEDS"); s != "" {
-			v, err := strconv.Atoi(s)
-			if err != nil || v < 1 {
-				t.Fatalf("FELIX_SEEDS=%q is no number of seeds", s)
-			}
-			n = v
+	n := 100
+	if testing.Short() {
+		n = 20
+	}
+	n = seeds(t, n)
+	var runs []Options
+	for i := range uint64(n) {
+		o := options(t)
+		o.Seed = *fromFlag + i
+		runs = append(runs, o)
+	}
+	runAll(t, runs)
+}
+
+// TestProfiles runs every profile with logs in memory: a twentieth of the seeds each. What
+// they are biased to is where faults of the protocol were found.
+func TestProfiles(t *testing.T) {
+	n := max(3, seeds(t, 0)/20)
+	var runs []Options
+	for _, name := range slices.Sorted(maps.Keys(Profiles)) {
+		for i := range uint64(n) {
+			o := options(t)
+			o.Seed, o.Profile, o.Memory = *fromFlag+i, name, true
+			runs = append(runs, o)
 		}
 	}
-	o := options(t)
+	runAll(t, runs)
+}
+
+// runAll runs each, as many at a time as there are processors, until five have failed.
+func runAll(t *testing.T, runs []Options) {
 	var mu sync.Mutex
 	var total Stats
-	next := *fromFlag
-	failures := 0
+	next, failures := 0, 0
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for {
 				mu.Lock()
-				seed := next
+				i := next
 				next++
-				stop := seed >= *fromFlag+uint64(n) || failures >= 5
+				stop := i >= len(runs) || failures >= 5
 				mu.Unlock()
 				if stop {
 					return
 				}
-				o := o
-				o.Seed = seed
+				o := runs[i]
 				res := Run(o)
 				var keep []int
 				violation := res.Violation
@@ -115,7 +146,7 @@ func TestSeeds(t *testing.T) {
 				add(&total, &res.Stats)
 				if res.Violation != nil {
 					failures++
-					t.Errorf("seed %d: %v\n  %s\n  with %d of %d faults: %v\n  replay: %s", seed, res.Violation, res.Shape.String(),
+					t.Errorf("seed %d %s: %v\n  %s\n  with %d of %d faults: %v\n  replay: %s", o.Seed, o.Profile, res.Violation, res.Shape.String(),
 						len(keep), len(res.Shape.Faults), violation, ReplayCommand(o, keep))
 				}
 				mu.Unlock()
@@ -123,7 +154,7 @@ func TestSeeds(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	t.Logf("%d seeds: %+v", n, total)
+	t.Logf("%d runs: %+v", len(runs), total)
 }
 
 func add(a, b *Stats) {
