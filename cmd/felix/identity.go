@@ -173,7 +173,10 @@ func (id *identity) tokenFor(audience, literal, file, flag string) (string, erro
 	if err != nil {
 		return "", &exitError{exitUsage, err}
 	}
-	perms := append(auth.AllPermissions(id.Tenant), string(auth.TenantManage)+":"+auth.ClusterObject().String())
+	perms := auth.AllPermissions(id.Tenant)
+	for _, a := range []auth.Action{auth.TenantManage, auth.NodeManage} {
+		perms = append(perms, string(a)+":"+auth.ClusterObject().String())
+	}
 	return key.Mint(auth.MintRequest{Tenant: id.Tenant, Subject: subject, Permissions: perms, Audience: audience})
 }
 

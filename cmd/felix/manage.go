@@ -67,9 +67,26 @@ func (m *manager) call(ctx context.Context, method string, in, out any, path ...
 }
 
 func (m *manager) do(ctx context.Context, method string, u *url.URL, body io.Reader, out any) error {
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	resp, err := m.send(ctx, method, u, body)
 	if err != nil {
 		return err
+	}
+	defer resp.Body.Close()
+	raw, err := m.answer(resp)
+	if err != nil || out == nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("answer of %s: %w", m.base.Host, err)
+	}
+	return nil
+}
+
+// send sends one request and gives its answer, which is 2xx and has to be closed.
+func (m *manager) send(ctx context.Context, method string, u *url.URL, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
+	if err != nil {
+		return nil, err
 	}
 	req.Header.Set("Authorization", "Bearer "+m.token)
 	if body != nil {
@@ -78,30 +95,33 @@ func (m *manager) do(ctx context.Context, method string, u *url.URL, body io.Rea
 	resp, err := m.client.Do(req)
 	if err != nil {
 		if ctx.Err() != nil && context.Cause(ctx) == context.Canceled {
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
-		return &exitError{exitUnreachable, fmt.Errorf("no answer from %s: %w", m.base.Host, err)}
+		return nil, &exitError{exitUnreachable, fmt.Errorf("no answer from %s: %w", m.base.Host, err)}
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
 	}
 	defer resp.Body.Close()
+	raw, err := m.answer(resp)
+	if err != nil {
+		return nil, err
+	}
+	e := &statusError{status: resp.StatusCode}
+	var b struct{ Code, Message string }
+	if json.Unmarshal(raw, &b) == nil {
+		e.code, e.message = b.Code, b.Message
+	}
+	return nil, &exitError{statusExit(resp.StatusCode), e}
+}
+
+// answer reads a bounded answer.
+func (m *manager) answer(resp *http.Response) ([]byte, error) {
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return &exitError{exitUnreachable, fmt.Errorf("answer of %s: %w", m.base.Host, err)}
+		return nil, &exitError{exitUnreachable, fmt.Errorf("answer of %s: %w", m.base.Host, err)}
 	}
-	if resp.StatusCode/100 != 2 {
-		e := &statusError{status: resp.StatusCode}
-		var b struct{ Code, Message string }
-		if json.Unmarshal(raw, &b) == nil {
-			e.code, e.message = b.Code, b.Message
-		}
-		return &exitError{statusExit(resp.StatusCode), e}
-	}
-	if out == nil {
-		return nil
-	}
-	if err := json.Unmarshal(raw, out); err != nil {
-		return fmt.Errorf("answer of %s: %w", m.base.Host, err)
-	}
-	return nil
+	return raw, nil
 }
 
 func statusExit(status int) int {

@@ -23,7 +23,7 @@ func (e *environment) root() *cobra.Command {
 	e.opts.register(root.PersistentFlags())
 	root.AddCommand(
 		e.serveCommand(), e.configCommand(), e.contextCommand(), e.versionCommand(),
-		e.pubCommand(), e.subCommand(), e.demoCommand(), e.logCommand(), e.benchCommand(), e.floorCommand(), e.topCommand(), e.streamCommand(), e.cacheCommand(), e.counterCommand(), e.groupCommand(), e.tenantCommand(), e.namespaceCommand(), e.tokenCommand(),
+		e.pubCommand(), e.subCommand(), e.demoCommand(), e.logCommand(), e.benchCommand(), e.floorCommand(), e.topCommand(), e.streamCommand(), e.cacheCommand(), e.counterCommand(), e.groupCommand(), e.tenantCommand(), e.namespaceCommand(), e.tokenCommand(), e.backupCommand(), e.restoreCommand(), e.importCommand(),
 	)
 	return root
 }

@@ -76,6 +76,10 @@ func answerOf(err error) (e *apiError, known bool) {
 		return invalid("body is not JSON: %v at byte %d", syntax, syntax.Offset), true
 	case errors.As(err, &kind):
 		return invalid("field %s cannot be a %s", kind.Field, kind.Value), true
+	case errors.Is(err, ErrBackupRuns):
+		return conflict("conflict", err.Error()), true
+	case errors.Is(err, ErrNoBackup):
+		return invalid("%s", err.Error()), true
 	case errors.Is(err, meta.ErrConflict):
 		return conflict("conflict", "changed by another caller at the same time; try again"), true
 	case errors.Is(err, meta.ErrUnknownOutcome):

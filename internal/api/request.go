@@ -21,11 +21,14 @@ type request struct {
 	caller *auth.Principal
 }
 
-// answer is a success; a nil body with 204.
+// answer is a success; a nil body with 204. A body that is a streamed writes itself.
 type answer struct {
 	status int
 	body   any
 }
+
+// streamed writes an answer that is too large for the memory, its header included.
+type streamed func(http.ResponseWriter)
 
 type handler func(*request) (answer, error)
 
@@ -47,11 +50,14 @@ func (s *Server) wrap(h handler, tenantOf func(*http.Request, string) string) ht
 			s.fail(w, r, err)
 			return
 		}
-		if a.body == nil {
+		switch body := a.body.(type) {
+		case nil:
 			w.WriteHeader(a.status)
-			return
+		case streamed:
+			body(w)
+		default:
+			reply(w, a.status, body)
 		}
-		reply(w, a.status, a.body)
 	}
 }
 

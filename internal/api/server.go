@@ -50,6 +50,7 @@ type Backend struct {
 	Catalog *meta.Catalog
 	Keys    *auth.Keys
 	Streams Streams
+	Backups Backups
 	// RecordBytes is the largest record of a stream that does not say, MostRecordBytes
 	// the largest a stream may ask for; zero leaves both to the catalog.
 	RecordBytes     int64
@@ -112,6 +113,8 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("GET "+ca+"/{name}", s.tenant(getCache))
 	s.mux.HandleFunc("PATCH "+ca+"/{name}", s.tenant(patchCache))
 	s.mux.HandleFunc("DELETE "+ca+"/{name}", s.tenant(deleteCache))
+
+	s.mux.HandleFunc("GET /v1/backup", s.cluster(backup))
 
 	s.mux.HandleFunc("/", s.other)
 	return s

@@ -141,6 +141,7 @@ type verifier struct {
 	payload  int
 	live     bool // somebody may be writing
 	progress *progress
+	check    func(*segment.Record) error // what its reader asks of each record; nil: nothing
 
 	report  Report
 	mark    segment.Mark
@@ -297,6 +298,11 @@ func (v *verifier) segment(ctx context.Context, i int) (found segmentFound, err 
 	from := segment.ScanStart{Shard: v.report.Shard, Segment: id, Index: x}
 	last := int64(0)
 	res, err := segment.Scan(ctx, f, size, from, func(r *segment.Record) error {
+		if v.check != nil {
+			if err := v.check(r); err != nil {
+				return err
+			}
+		}
 		if r.Kind == segment.KindGenerationStart {
 			v.starts = append(v.starts, segment.GenerationStart{Generation: r.Generation(), Start: r.Offset})
 		}

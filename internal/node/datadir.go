@@ -125,6 +125,8 @@ func OpenDataDir(fsys vfs.FS, dir, boot string) (_ *DataDir, err error) {
 		switch name := e.Name(); {
 		case name == nodeName:
 			hasNode = true
+		case name == restoringName:
+			return fail("", ErrRestoring, restoringHint)
 		case name == lockName || name == nodeName+".tmp":
 		case ownNames[name]:
 			ours = true

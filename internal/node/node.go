@@ -65,6 +65,7 @@ type Node struct {
 	stopped              context.Context        // ends the background goroutines
 	stop                 context.CancelFunc
 	running              sync.WaitGroup
+	backing              atomic.Bool // a backup is being taken
 	stopOnce             sync.Once
 	stopErr              error
 }
@@ -123,7 +124,7 @@ func Start(ctx context.Context, o Options) (_ *Node, err error) {
 		return nil, err
 	}
 	n.api.Open(api.Backend{
-		Catalog: n.catalog, Keys: n.creds.keys, Streams: n.broker,
+		Catalog: n.catalog, Keys: n.creds.keys, Streams: n.broker, Backups: backups{n},
 		RecordBytes: n.plan.record, MostRecordBytes: n.plan.mostRecord,
 	})
 	n.writeContext()
