@@ -40,16 +40,17 @@ type pollWait struct{ wake chan struct{} }
 // no error, nor is an exclusive group that another consumer holds: there is nothing for
 // this one. Errors: queue.ErrInvalid, ErrGroupsReloading, the log's.
 func (g *Groups) Poll(ctx context.Context, c PollCall) ([]GroupRecord, error) {
+	if c.Wait <= 0 {
+		records, _, err := g.try(ctx, c)
+		return records, err
+	}
 	deadline := time.Now().Add(min(c.Wait, g.o.MaxWait))
 	w := &pollWait{wake: make(chan struct{}, 1)}
 	for {
 		// First among those that wait, then the look: nothing is missed between.
-		waiting := c.Wait > 0
-		if waiting {
-			g.enter(c.Group, w)
-		}
+		g.enter(c.Group, w)
 		records, next, err := g.try(ctx, c)
-		if len(records) > 0 || err != nil || !waiting || !time.Now().Before(deadline) || g.serving() != nil {
+		if len(records) > 0 || err != nil || !time.Now().Before(deadline) || g.serving() != nil {
 			g.leave(c.Group, w)
 			return records, err
 		}
@@ -74,7 +75,9 @@ func (g *Groups) Poll(ctx context.Context, c PollCall) ([]GroupRecord, error) {
 // try polls once. next is when a claim or a delay ends, zero if none stands.
 func (g *Groups) try(ctx context.Context, c PollCall) (records []GroupRecord, next time.Time, err error) {
 	var handed []queue.Handout
-	err = g.Do(ctx, c.Group, true, func(now segment.Micros, group *queue.Group, head, tail storage.Offset) error {
+	// A poll that woke those that wait would wake itself. What a reclaim opens and does
+	// not take is for the others.
+	err = g.do(ctx, c.Group, true, c.Reclaim, func(now segment.Micros, group *queue.Group, head, tail storage.Offset) error {
 		var err error
 		handed, err = group.Poll(now, queue.PollRequest{
 			Max: c.Max, Visibility: c.Visibility, Member: c.Member, Conn: c.Conn, Reclaim: c.Reclaim, Head: head, Tail: tail,
@@ -198,6 +201,7 @@ func (g *Groups) giveBack(name string, handed []queue.Handout) {
 		}
 	}
 	g.joinLocked(group, nil, nil)
+	g.wakeLocked(name)
 }
 
 func (g *Groups) enter(name string, w *pollWait) {

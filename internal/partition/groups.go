@@ -287,9 +287,15 @@ func (g *Groups) now() segment.Micros { return segment.Micros(g.o.Now().UnixMicr
 type GroupOp func(now segment.Micros, group *queue.Group, head, tail storage.Offset) error
 
 // Submit runs op on a group and has done called with its error when everything it
-// depends on is durable; Drive makes that happen. With create the group is made if it is
-// not there; else op gets nil. An error means that op did not run and done will not.
+// depends on is durable: at once, if it is so already, else when Drive has made it so.
+// With create the group is made if it is not there; else op gets nil. An error means that
+// op did not run and done will not.
 func (g *Groups) Submit(name string, create bool, op GroupOp, done func(error)) error {
+	return g.submit(name, create, true, op, done)
+}
+
+// submit is Submit. wakes: op may have made something ready for polls that wait.
+func (g *Groups) submit(name string, create, wakes bool, op GroupOp, done func(error)) error {
 	if err := g.serving(); err != nil {
 		return err
 	}
@@ -297,26 +303,58 @@ func (g *Groups) Submit(name string, create bool, op GroupOp, done func(error)) 
 		return err
 	}
 	head, tail := g.stream.log.Head(), g.stream.readableNow()
+	settled, err := g.decide(name, create, wakes, op, done, head, tail)
+	if settled {
+		done(err)
+		return nil
+	}
+	return err
+}
+
+// decide runs op and adds it to the open decision; settled says that there is nothing to
+// wait for, and err is then op's.
+func (g *Groups) decide(name string, create, wakes bool, op GroupOp, done func(error), head, tail storage.Offset) (settled bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	group, err := g.groupLocked(name, create, head)
 	if err != nil {
-		return err
+		return false, err
 	}
 	var lost uint64
+	var before queue.Micros
+	var timed bool
 	if group != nil {
 		lost = group.Trim(head)
+		before, timed = group.NextDeadline()
 	}
 	err = op(g.now(), group, head, tail)
-	g.joinLocked(group, err, done)
+	quiet := g.quietLocked(group)
+	if !quiet {
+		g.joinLocked(group, err, done)
+	}
 	if lost > 0 && g.o.OnLost != nil {
 		g.o.OnLost(g.name, name, lost)
 	}
 	if group != nil {
-		g.wakeLocked(name)
+		// Those that wait look again when there may be something, or sooner than they
+		// know of.
+		at, ok := group.NextDeadline()
+		if wakes && group.Offers(tail) || ok && (!timed || at < before) {
+			g.wakeLocked(name)
+		}
 		g.forgetLocked(group)
 	}
-	return nil
+	if quiet {
+		return true, err
+	}
+	return false, nil
+}
+
+// quietLocked reports that the state is what the log holds: nothing has been decided that
+// is not durable, by this group or by another. That the log is well is asked last: one
+// that fails says so before the decisions in flight are given back.
+func (g *Groups) quietLocked(group *queue.Group) bool {
+	return g.mu.open == nil && g.mu.flying == 0 && len(g.mu.dirty) == 0 && (group == nil || !group.Dirty()) && g.log.Health().Err == nil
 }
 
 // forgetLocked drops a group that was named and nothing else: nothing of it is in the
@@ -436,8 +474,12 @@ func (g *Groups) Drive(inline bool) {
 // Do is Submit, Drive and the wait for the answer. ctx ends the waiting, not what was
 // decided.
 func (g *Groups) Do(ctx context.Context, name string, create bool, op GroupOp) error {
+	return g.do(ctx, name, create, true, op)
+}
+
+func (g *Groups) do(ctx context.Context, name string, create, wakes bool, op GroupOp) error {
 	done := make(chan error, 1)
-	if err := g.Submit(name, create, op, func(err error) { done <- err }); err != nil {
+	if err := g.submit(name, create, wakes, op, func(err error) { done <- err }); err != nil {
 		return err
 	}
 	g.Drive(true)

@@ -134,6 +134,12 @@ func (g *Group) Position() Offset { return g.position }
 // InFlight is how many records are claimed or delayed.
 func (g *Group) InFlight() int { return g.claimed + g.delayed }
 
+// Offers reports whether a poll could be handed something of a stream that ends at tail,
+// by one consumer at least.
+func (g *Group) Offers(tail Offset) bool {
+	return (g.ready > 0 || g.next < tail) && g.InFlight() < g.cfg.maxInFlight()
+}
+
 // HeldUntil is until when an exclusive group is its holder's, if it does not poll again.
 func (g *Group) HeldUntil() Micros { return g.heldUntil }
 

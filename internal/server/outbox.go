@@ -86,7 +86,21 @@ func (o *outbox) kickUnlock() {
 func (o *outbox) hold() {
 	o.mu.Lock()
 	o.mu.held = true
+	if o.mu.buf == nil && o.mu.err == nil {
+		o.mu.buf = outboxBuffers.Get().([]byte)
+	}
 	o.mu.Unlock()
+}
+
+// outboxBuffers are those that outboxes gave up after a burst, for the next burst of any:
+// one that is busy need not grow its buffer anew each time, and one that is idle has none.
+var outboxBuffers = sync.Pool{New: func() any { return []byte(nil) }}
+
+// giveUp hands a buffer with nothing in it to the others, or to the collector.
+func (o *outbox) giveUp(buf []byte) {
+	if cap(buf) > 0 && cap(buf) <= o.limit {
+		outboxBuffers.Put(buf[:0]) //nolint:staticcheck // a slice header is small beside what it saves
+	}
 }
 
 // flush ends a hold and writes what has gathered, once: what is appended while it
@@ -95,6 +109,10 @@ func (o *outbox) flush() {
 	o.mu.Lock()
 	o.mu.held = false
 	if len(o.mu.buf) == 0 || o.mu.writing || o.mu.err != nil {
+		if len(o.mu.buf) == 0 && cap(o.mu.buf) > outboxKept {
+			o.giveUp(o.mu.buf)
+			o.mu.buf = nil
+		}
 		o.mu.Unlock()
 		return
 	}
@@ -140,13 +158,16 @@ func (o *outbox) writeOnce(tail []byte) {
 		o.fail(err)
 	}
 	o.mu.Lock()
-	if cap(buf) <= o.limit && (cap(buf) <= outboxKept || len(o.mu.buf) > 0) {
+	if cap(buf) <= outboxKept || cap(buf) <= o.limit && len(o.mu.buf) > 0 {
 		o.mu.spare = buf[:0]
+	} else {
+		o.giveUp(buf)
 	}
 	if err != nil {
 		o.failLocked(err)
 	}
 	if len(o.mu.buf) == 0 && cap(o.mu.buf) > outboxKept {
+		o.giveUp(o.mu.buf)
 		o.mu.buf = nil
 	}
 }
