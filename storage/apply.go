@@ -1,11 +1,15 @@
 package storage
 
-// applyGroups completes groups in offset order. l.mu is held before and after, not while
-// a hook or a Done runs.
+// applyMost is how many groups are completed before somebody else may go on: who drives
+// or appends has other work than that of those who keep coming behind.
+const applyMost = 256
+
+// applyGroups completes groups in offset order, at most applyMost. l.mu is held before
+// and after, not while a hook or a Done runs.
 func (l *Log) applyGroups() {
 	m := &l.mu
 	m.applying = true
-	for m.apply.head != nil && m.exclusives == 0 {
+	for n := 0; n < applyMost && m.apply.head != nil && m.exclusives == 0; n++ {
 		g := m.apply.pop()
 		m.inCount -= len(g.Batches)
 		m.inBytes -= g.bytes

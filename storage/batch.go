@@ -1,7 +1,9 @@
 package storage
 
 // Batch is one unit of appending: its records get consecutive offsets, are never
-// split over segments, and are stored together or not at all. The caller sets the
+// split over segments, and are written and acknowledged together. (A power cut may leave
+// the first of a batch that was not acknowledged: a [ProducerTag] says where one begins.)
+// The caller sets the
 // first group of fields and leaves them and the payloads untouched until Done runs
 // or Append returns; then the batch may be used again.
 type Batch struct {
@@ -80,8 +82,9 @@ type Hooks struct {
 	// with that error once everything before it is stable. Admit may set b.First of a
 	// batch it refuses (a duplicate's original offset).
 	Admit func(b *Batch, next Offset) error
-	// Reverted says that admitted batches were taken back: forget all that were
-	// admitted and are not stable. next is the next offset to be given.
+	// Reverted says that admitted batches were taken back: forget those that had next or
+	// a later offset, which will be given again. What was admitted below next stands,
+	// stable or not yet.
 	Reverted func(next Offset)
 	// Written is called after the write and before the flush.
 	Written func(g *Group)

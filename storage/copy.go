@@ -64,7 +64,7 @@ func (l *Log) Copy(ctx context.Context, end Offset) (_ *Copy, err error) {
 			return nil, err
 		}
 		c.Segments = append(c.Segments, CopySegment{ID: s.id, Base: s.base, Next: next, Bytes: size})
-		c.headers = append(c.headers, segment.Header{Version: s.version, BaseOffset: s.base, CreatedAt: s.created})
+		c.headers = append(c.headers, segment.Header{Version: s.version(), BaseOffset: s.base, CreatedAt: s.created})
 	}
 	return c, nil
 }

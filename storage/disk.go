@@ -3,7 +3,6 @@ package storage
 import (
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/felixlog/felix/storage/vfs"
@@ -77,7 +76,7 @@ type Disk struct {
 		logs    map[*Log]struct{}
 		queue   []*Log // waiting for a worker, each at most once
 		workers int
-		timed   map[*Log]struct{} // with something due at a time
+		timed   timed // with something due at a time
 		timer   *time.Timer
 		armed   time.Time // zero: the timer is not set
 	}
@@ -111,7 +110,6 @@ func NewDisk(o DiskOptions) (*Disk, error) {
 	d.groups.New = func() any { return new(Group) }
 	d.parkings.New = newParking
 	d.mu.logs = make(map[*Log]struct{})
-	d.mu.timed = make(map[*Log]struct{})
 	d.flusher = newFlusher(o.IOUring)
 	return d, nil
 }
@@ -172,7 +170,7 @@ func (d *Disk) removeLog(l *Log) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.mu.logs, l)
-	delete(d.mu.timed, l)
+	d.mu.timed.remove(l)
 }
 
 // submit has a worker call l.maintain soon.
@@ -186,7 +184,8 @@ func (d *Disk) submit(l *Log) {
 		return
 	}
 	d.mu.queue = append(d.mu.queue, l)
-	if d.mu.workers < d.opt.MaxFlushes && d.mu.workers < len(d.mu.queue) {
+	// Those there are may all be held up by a slow log.
+	if d.mu.workers < d.opt.MaxFlushes {
 		d.mu.workers++
 		d.work.Add(1)
 		go d.worker()
@@ -212,137 +211,6 @@ func (d *Disk) worker() {
 		l.submitted.Store(false)
 		l.maintain()
 	}
-}
-
-// task is work of a log that is due at a time.
-type task int
-
-const (
-	taskFlush  task = iota // a periodic log is dirty
-	taskMark               // the durable mark moved
-	taskRetain             // retention is to be looked at
-	taskRetry              // background work could not be done before
-	taskReopen             // poisoned for want of room: look whether there is some
-	tasks
-)
-
-// agenda says when a log's tasks are due; zero is never.
-type agenda struct {
-	mu  sync.Mutex
-	at  [tasks]time.Time
-	now atomic.Uint32 // bit per task: found due, to be done by the next maintain
-}
-
-func (a *agenda) set(t task, at time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.at[t].IsZero() || at.Before(a.at[t]) {
-		a.at[t] = at
-	}
-}
-
-func (a *agenda) clear(t task) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.at[t] = time.Time{}
-}
-
-// ripe moves what is due to now, and returns when the next thing is.
-func (a *agenda) ripe(now time.Time) (due bool, next time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for t := range a.at {
-		at := a.at[t]
-		switch {
-		case at.IsZero():
-		case !at.After(now):
-			a.at[t] = time.Time{}
-			a.now.Or(1 << t)
-			due = true
-		case next.IsZero() || at.Before(next):
-			next = at
-		}
-	}
-	return due, next
-}
-
-// take says whether t was found due, and forgets it.
-func (a *agenda) take(t task) bool {
-	return a.now.And(^uint32(1<<t))&(1<<t) != 0
-}
-
-// schedule has l.maintain called with t due after d.
-func (d *Disk) schedule(l *Log, t task, after time.Duration) {
-	at := time.Now().Add(after)
-	l.agenda.set(t, at)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.mu.closed {
-		return
-	}
-	if _, ok := d.mu.logs[l]; !ok {
-		return
-	}
-	d.mu.timed[l] = struct{}{}
-	d.arm(at)
-}
-
-// arm makes the timer fire at the latest at that time. d.mu is held.
-func (d *Disk) arm(at time.Time) {
-	if !d.mu.armed.IsZero() && !at.Before(d.mu.armed) {
-		return
-	}
-	if d.mu.timer == nil {
-		d.work.Add(1)
-		d.mu.armed = at
-		d.mu.timer = time.AfterFunc(time.Until(at), d.tick)
-		return
-	}
-	// A timer that is set owns one count of d.work, which its tick gives back.
-	if !d.mu.timer.Stop() {
-		d.work.Add(1)
-	}
-	d.mu.armed = at
-	d.mu.timer.Reset(time.Until(at))
-}
-
-// tick submits the logs that have something due.
-func (d *Disk) tick() {
-	defer d.work.Done()
-	var due []*Log
-	d.mu.Lock()
-	d.mu.armed = time.Time{}
-	now := time.Now()
-	var next time.Time
-	for l := range d.mu.timed {
-		ripe, n := l.agenda.ripe(now)
-		if ripe {
-			due = append(due, l)
-		}
-		if n.IsZero() {
-			delete(d.mu.timed, l)
-		} else if next.IsZero() || n.Before(next) {
-			next = n
-		}
-	}
-	if !next.IsZero() && !d.mu.closed {
-		// Logs that become due together are found together.
-		d.arm(later(next, now.Add(sweepGap)))
-	}
-	d.mu.Unlock()
-	for _, l := range due {
-		d.submit(l)
-	}
-}
-
-// sweepGap is the least time between two looks at what is due.
-const sweepGap = 2 * time.Millisecond
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // getGroup gives an empty group: the log's spare one, or one of the disk's.

@@ -114,6 +114,15 @@ func (e *MismatchError) Error() string {
 		e.Reason, e.Tail, e.LastGeneration, e.LastStart)
 }
 
+// LostError says that the device dropped records which were acknowledged or read.
+type LostError struct {
+	From, Until Offset // Until is exclusive
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("storage: the device dropped stable records: offsets %d to %d (exclusive); opening the log anew goes on without them", e.From, e.Until)
+}
+
 // OptionError names a setting that cannot be.
 type OptionError struct {
 	Name   string

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -80,6 +81,7 @@ type Log struct {
 	prepareFailed SegmentID   // the active segment whose next could not be made
 	undropped     []SegmentID // trimmed and perhaps still on disk, oldest first
 	agenda        agenda
+	due           due // guarded by the disk's mutex
 	holds         holds
 
 	mu  logMu
@@ -267,6 +269,7 @@ func (l *Log) unlockExclusive() {
 	l.freed()
 	l.resume()
 	l.mu.Unlock()
+	l.kick() // for background work that gave way
 }
 
 // Close completes what was accepted, flushes, and closes the log. Batches that cannot
@@ -285,6 +288,9 @@ func (l *Log) Close(ctx context.Context) error {
 	l.lockExclusive()
 	l.mu.Lock()
 	poisoned := l.mu.state == StatePoisoned
+	if poisoned {
+		errs = append(errs, fmt.Errorf("storage: close %s: not flushed: %w", l.dir, l.mu.poison))
+	}
 	l.mu.state = StateClosed
 	l.failQueue(ErrClosed)
 	l.mu.Unlock()

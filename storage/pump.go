@@ -19,9 +19,11 @@ const (
 // duty bounds what a goroutine does in the pump.
 type duty struct {
 	own     *waiter // leaves once this one is done
-	limited bool    // leaves after writes and flushes are used up
+	limited bool    // leaves after writes, flushes or applies are used up
 	writes  int
 	flushes int
+	applies int  // times applyMost groups
+	applied bool // has completed groups since it was over
 	noFlush bool // leaves flushes to others
 	runner  bool // it is the log's runner
 }
@@ -30,7 +32,7 @@ func (d *duty) over() bool {
 	if d.own != nil {
 		return d.own.done()
 	}
-	return d.limited && (d.writes <= 0 || d.flushes <= 0)
+	return d.limited && (d.writes <= 0 || d.flushes <= 0 || d.applies <= 0)
 }
 
 const (
@@ -41,6 +43,8 @@ const (
 	// driveWrites is how many groups a Drive writes before it leaves the rest to the
 	// runner.
 	driveWrites = 8
+	// driveApplies is how many times applyMost groups it completes.
+	driveApplies = 2
 )
 
 // choose says what can be done now. l.mu is held.
@@ -74,11 +78,13 @@ func (l *Log) pump(d *duty) {
 	m := &l.mu
 	for {
 		act := l.choose(d)
-		if act == actNone || act != actApply && d.over() {
+		if act == actNone || d.over() && (act != actApply || d.applied) {
 			break
 		}
 		switch act {
 		case actApply:
+			d.applied = d.over()
+			d.applies--
 			l.applyGroups()
 		case actFlush:
 			d.flushes--
@@ -135,7 +141,7 @@ func (l *Log) startRunner() {
 // the log. Not inline, the caller only writes, and flushes are left to that goroutine.
 func (l *Log) Drive(inline bool) {
 	l.mu.Lock()
-	d := duty{limited: true, writes: driveWrites, flushes: 1, noFlush: !inline}
+	d := duty{limited: true, writes: driveWrites, flushes: 1, applies: driveApplies, noFlush: !inline}
 	if l.opt.Manual || l.choose(&d) == actNone {
 		l.resume()
 		l.mu.Unlock()

@@ -101,6 +101,13 @@ func (l *Log) admitEncoded(b *Batch, next Offset) error {
 	e.first = off
 	b.size = int64(len(b.Encoded))
 	b.First = off
+	if off > head {
+		own, err := l.ownID(off-1, next)
+		if err != nil {
+			return err
+		}
+		b.Prev = own
+	}
 	if len(b.Encoded) >= 20 {
 		e.firstTime = Micros(binary.BigEndian.Uint64(b.Encoded[12:]))
 	}

@@ -113,7 +113,8 @@ func (l *Log) sealBehind() {
 	}
 }
 
-// raiseVersion rewrites the header of an active segment without records.
+// raiseVersion rewrites the header of an active segment without records. A header that
+// may be neither the old nor the new one poisons the log: nothing behind it could be read.
 func (l *Log) raiseVersion(v segment.Version) error {
 	s := l.pen.active
 	f, err := s.handle.acquire()
@@ -121,18 +122,23 @@ func (l *Log) raiseVersion(v segment.Version) error {
 		return err
 	}
 	defer s.handle.release()
-	before := s.version
-	s.version = v
+	before := s.version()
+	s.ver.Store(uint32(v))
 	if err := writeHeader(f, s); err != nil {
-		s.version = before
-		return errors.Join(fmt.Errorf("storage: write segment header: %w", err), writeHeader(f, s))
+		s.ver.Store(uint32(before))
+		err = fmt.Errorf("storage: write segment header: %w", err)
+		if again := writeHeader(f, s); again != nil {
+			err = errors.Join(err, again)
+			l.poison("write segment header", err)
+		}
+		return err
 	}
 	return nil
 }
 
 func writeHeader(f vfs.File, s *segmentFile) error {
 	var b [segment.HeaderSize]byte
-	h := segment.AppendHeader(b[:0], segment.Header{Version: s.version, BaseOffset: s.base, CreatedAt: s.created})
+	h := segment.AppendHeader(b[:0], segment.Header{Version: s.version(), BaseOffset: s.base, CreatedAt: s.created})
 	n, err := f.WriteAt(h, 0)
 	if err == nil && n < len(h) {
 		err = io.ErrShortWrite

@@ -16,7 +16,7 @@ import (
 type segmentFile struct {
 	id      SegmentID
 	base    Offset
-	version segment.Version
+	ver     atomic.Uint32 // raised only while there is no record
 	created Micros
 	handle  handle
 
@@ -35,10 +35,13 @@ type segmentFile struct {
 }
 
 func newSegmentFile(l *Log, id SegmentID, base Offset, v segment.Version, writable bool) *segmentFile {
-	s := &segmentFile{id: id, base: base, version: v}
+	s := &segmentFile{id: id, base: base}
+	s.ver.Store(uint32(v))
 	s.handle.init(&l.disk.files, filepath.Join(l.dir, segment.SegmentName(id)), writable)
 	return s
 }
+
+func (s *segmentFile) version() segment.Version { return segment.Version(s.ver.Load()) }
 
 // entries are the index entries known now; they do not change any more.
 func (s *segmentFile) entries() ([]segment.IndexEntry, bool) {

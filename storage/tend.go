@@ -130,6 +130,7 @@ func (l *Log) flushInBackground() bool {
 		return false
 	}
 	l.flushGroups()
+	l.resume() // what was settled waits for nothing else here
 	return true
 }
 

@@ -46,7 +46,7 @@ func (l *Log) TruncateTo(ctx context.Context, next Offset) error {
 		if err := l.cutFiles(sl, i, pos, next); err != nil {
 			return l.spoiled("truncate", err)
 		}
-		return l.reload(ctx, next)
+		return l.reload(ctx, next, 0)
 	})
 }
 
@@ -78,7 +78,7 @@ func (l *Log) Reset(ctx context.Context, base Offset) error {
 		if err := segment.WriteEpochs(l.fs, l.dir, none); err != nil {
 			return l.spoiled("reset", err)
 		}
-		return l.reload(ctx, base)
+		return l.reload(ctx, base, 0)
 	})
 }
 
@@ -104,11 +104,13 @@ func (l *Log) spoiled(op string, err error) error {
 	return fmt.Errorf("storage: %s: %w", op, err)
 }
 
-// failAbove gives the batches written at or above next their outcome.
+// failAbove gives the batches written at or above next their outcome: from here on the
+// log ends there, however often the cut has to be tried.
 func (l *Log) failAbove(next Offset) {
 	m := &l.mu
 	m.Lock()
 	defer m.Unlock()
+	l.stable.Store(min(l.stable.Load(), uint64(next)))
 	var kept groupQueue
 	for m.unstable.head != nil {
 		g := m.unstable.pop()
@@ -213,9 +215,10 @@ func (l *Log) removeSegment(s *segmentFile, keep bool) error {
 	return l.fs.SyncDir(l.dir)
 }
 
-// reload looks at the directory as Open does and goes on with what is there. The log is
-// held exclusively.
-func (l *Log) reload(ctx context.Context, base Offset) error {
+// reload looks at the directory as Open does and goes on with what is there, if that is
+// all below stable: what was acknowledged or read must not get lost under those who know
+// it, nor its offsets be given again. The log is held exclusively.
+func (l *Log) reload(ctx context.Context, base, stable Offset) error {
 	old := l.list.Load()
 	l.unpin()
 	saved := l.opt.Base
@@ -224,6 +227,9 @@ func (l *Log) reload(ctx context.Context, base Offset) error {
 	l.opt.Base = saved
 	if err != nil {
 		return l.spoiled("reload", err)
+	}
+	if next := found.segs[len(found.segs)-1].res.Next; next < stable {
+		return l.spoiled("reload", &LostError{From: next, Until: stable})
 	}
 	l.cuts.Add(1)
 	l.install(found)
@@ -236,7 +242,9 @@ func (l *Log) reload(ctx context.Context, base Offset) error {
 
 // Reopen lets a poisoned log serve again: what is on disk is looked at as Open does,
 // written over itself and flushed. Records whose outcome was unknown may be among it; see
-// Hooks.Reopened. A log that serves is left alone.
+// Hooks.Reopened. A log that serves is left alone. *LostError means that the device
+// dropped records that were stable; the log stays as it is then, and only opening it anew
+// accepts the loss.
 func (l *Log) Reopen(ctx context.Context) error {
 	l.lockExclusive()
 	l.mu.Lock()
@@ -256,7 +264,7 @@ func (l *Log) Reopen(ctx context.Context) error {
 		err = l.cutUnpublished()
 	}
 	if err == nil {
-		err = l.reload(ctx, l.Head())
+		err = l.reload(ctx, l.Head(), from)
 	}
 	if err != nil {
 		l.unlockExclusive()
@@ -291,6 +299,12 @@ func (l *Log) cutUnpublished() error {
 		return err
 	}
 	defer s.handle.release()
+	if pos <= segment.HeaderSize {
+		// What raiseVersion left may be no header.
+		if err := writeHeader(f, s); err != nil {
+			return err
+		}
+	}
 	size, err := f.Size()
 	if err != nil || size <= pos {
 		return err

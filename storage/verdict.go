@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/storage/vfs"
@@ -396,13 +397,20 @@ func (r *recovery) collectGenerations() error {
 
 // fromEpochs takes the generations of s from epochs, if they are there and real.
 func (r *recovery) fromEpochs(s *foundSegment) (bool, error) {
-	if !r.epochsOK {
+	if !r.epochsOK || s.rebuilt != "" {
 		return false, nil
 	}
 	var gens []GenerationStart
 	for _, g := range r.epochs {
 		if g.Start >= s.header.BaseOffset && g.Start < s.res.Next {
 			gens = append(gens, g)
+		}
+	}
+	// The records behind the last index entry were scanned: what begins there was written
+	// after epochs, if epochs lacks it.
+	for _, g := range s.gens {
+		if !slices.Contains(gens, g) {
+			return false, nil
 		}
 	}
 	x := s.index

@@ -125,13 +125,16 @@ func (l *Log) encodeAndWrite(g *Group) (rest []*Batch, tend bool) {
 	count := 0
 	for i := 0; i < len(g.Batches); i++ {
 		b := g.Batches[i]
+		b.First = g.Next
+		if b.Err = l.continues(b, g.Next); b.Err != nil {
+			continue
+		}
 		roll := b.size > 0 && l.mustRoll(b, len(buf), descends)
 		if roll && len(buf) > 0 {
 			rest = append(rest, g.Batches[i:]...)
 			g.Batches = g.Batches[:i]
 			break
 		}
-		b.First = g.Next
 		if b.Err = l.admit(b, g.Next); b.Err != nil || b.size == 0 {
 			continue
 		}
@@ -177,17 +180,22 @@ func (l *Log) encodeAndWrite(g *Group) (rest []*Batch, tend bool) {
 	return rest, tend || p.pos >= l.tendAt.Load()
 }
 
-// admit asks the conditions of b, about to get next.
-func (l *Log) admit(b *Batch, next Offset) error {
+// continues says whether b may come at next by what it says of its place, and leaves of
+// shipped records those that are not there. It may be asked again.
+func (l *Log) continues(b *Batch, next Offset) error {
 	if b.HasExpected && b.Expected != next {
 		return &OffsetMismatchError{Expected: b.Expected, Tail: next}
 	}
 	if len(b.Encoded) > 0 {
-		if err := l.admitEncoded(b, next); err != nil || b.size == 0 {
-			return err
-		}
+		return l.admitEncoded(b, next)
 	}
-	if h := l.opt.Hooks.Admit; h != nil {
+	return nil
+}
+
+// admit asks the owner about b, about to get next. Of shipped records that are all there
+// nothing is asked.
+func (l *Log) admit(b *Batch, next Offset) error {
+	if h := l.opt.Hooks.Admit; h != nil && (b.size > 0 || b.Barrier) {
 		return h(b, next)
 	}
 	return nil
@@ -216,12 +224,12 @@ func (l *Log) mustRoll(b *Batch, buffered int, descends bool) bool {
 	p := &l.pen
 	end := p.pos + int64(buffered)
 	if end <= segment.HeaderSize {
-		return segment.Version(b.version) > p.active.version
+		return segment.Version(b.version) > p.active.version()
 	}
 	if len(b.Encoded) > 0 {
 		descends = b.enc.firstTime < p.last
 	}
-	return end+b.size > l.opt.SegmentBytes || segment.Version(b.version) > p.active.version || descends
+	return end+b.size > l.opt.SegmentBytes || segment.Version(b.version) > p.active.version() || descends
 }
 
 // encode appends b's records to buf and tells the index of them.

@@ -95,7 +95,7 @@ func TestKindsAreStored(t *testing.T) {
 	// Each higher version opened a segment; what needs less stays in it.
 	var versions []segment.Version
 	for _, s := range l.list.Load().all {
-		versions = append(versions, s.version)
+		versions = append(versions, s.version())
 	}
 	require.Equal(t, []segment.Version{2, 3, 4, 5, 6}, versions)
 }

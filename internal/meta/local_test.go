@@ -117,5 +117,5 @@ func TestLocalDoesNotGuess(t *testing.T) {
 	e, err := l.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, "1", string(e.Value), "what is not known to be written is not shown")
-	closeLocal(t, l)
+	require.ErrorIs(t, l.Close(t.Context()), boom)
 }
