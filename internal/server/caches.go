@@ -204,6 +204,7 @@ func cacheGet(ctx context.Context, r *Request) {
 	if c == nil {
 		return
 	}
+	r.Behind(false)
 	v, ok, err := c.Get(ctx, []byte(m.Key))
 	if err != nil {
 		r.Fail(err)
@@ -275,6 +276,7 @@ func cacheWatch(_ context.Context, r *Request) {
 		r.Fail(err)
 		return
 	}
+	r.Behind(false)
 	w, err := c.Watch(o)
 	if err != nil {
 		r.failRead(err)
@@ -388,6 +390,7 @@ func counterGet(ctx context.Context, r *Request) {
 	if c == nil {
 		return
 	}
+	r.Behind(false)
 	sum, ok, err := c.Get([]byte(m.Key))
 	if err != nil {
 		r.Fail(err)
@@ -457,6 +460,7 @@ func cacheList(_ context.Context, r *Request) {
 	if limit <= 0 || limit > maxKeysListed {
 		limit = maxKeysListed
 	}
+	r.Behind(false)
 	keys, more, err := c.Keys([]byte(q.Prefix), []byte(q.After), limit)
 	if err != nil {
 		r.Fail(err)

@@ -94,6 +94,7 @@ func groupPoll(ctx context.Context, r *Request) {
 	if m.HasConsumer {
 		call.Member = m.Consumer + "\x00" + r.Principal().Subject
 	}
+	r.Behind(true)
 	records, err := g.Poll(ctx, call)
 	if err != nil {
 		r.Fail(err)
@@ -294,6 +295,7 @@ func groupDelete(ctx context.Context, r *Request) {
 	if g == nil {
 		return
 	}
+	r.Behind(false)
 	existed, err := g.DeleteGroup(ctx, m.Group)
 	if err != nil {
 		r.Fail(err)
@@ -433,6 +435,7 @@ func groupList(ctx context.Context, r *Request) {
 	if g == nil {
 		return
 	}
+	r.Behind(false)
 	names := g.Names()
 	if names == nil {
 		names = []string{}
@@ -465,6 +468,7 @@ func groupLetters(ctx context.Context, r *Request) {
 	if limit <= 0 || limit > maxLetters {
 		limit = maxLetters
 	}
+	r.Behind(false)
 	letters, more, err := g.Letters(ctx, q.Group, storage.Offset(q.From), limit)
 	if err != nil {
 		r.Fail(err)

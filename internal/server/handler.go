@@ -115,6 +115,14 @@ func (r *Request) Defer() *Reply {
 	return r.reply
 }
 
+// Behind waits until the requests that came before on this stream, and whose answers
+// were deferred, are settled, so that a read sees what they wrote; with publishes, until
+// those are too. What was queued for the end of the burst is driven first.
+func (r *Request) Behind(publishes bool) {
+	s := r.s
+	s.waitLedger(func() bool { return s.ledger.deferred == 0 && (!publishes || s.ledger.acked+s.ledger.unacked == 0) }, PausedWrites)
+}
+
 // Drive has d driven when everything that has been read is handled: once, however
 // many requests touched it.
 func (r *Request) Drive(d Driver) { r.s.touch(d) }

@@ -133,6 +133,7 @@ type Pause string
 // The pauses.
 const (
 	PausedWindow   Pause = "publish_window"  // as many publishes unanswered as granted
+	PausedWrites   Pause = "earlier_writes"  // a read waits for the writes before it
 	PausedInFlight Pause = "in_flight_bytes" // the connection's bytes in flight
 	PausedUnread   Pause = "answers_unread"  // the client does not read its answers
 	PausedTurn     Pause = "answers_turn"    // too much waits behind an answer that is not there yet

@@ -267,6 +267,71 @@ func TestMalformedConditionalPublishKeepsItsTurn(t *testing.T) {
 	require.Equal(t, wire.CodeInvalidRequest, e.Failure.Code)
 }
 
+// A read sees what was asked before it on its stream, though both came in one burst.
+func TestReadsSeeEarlierWritesOfTheirStream(t *testing.T) {
+	w := newWorld(t)
+	w.cache("kept", 2)
+	w.stream("jobs", w.durable(1))
+	const rounds = 20
+	transports(t, func(t *testing.T, transport string) {
+		p := w.dial(transport).login()
+		ref := wire.GroupRef{Tenant: "t1", Namespace: "ns", Stream: "jobs", Group: "g-" + transport}
+		start := uint64(0)
+		if transport == transportQUIC {
+			start = rounds
+		}
+		for i := range rounds {
+			value := []byte(transport + decimal(i))
+			p.send(&wire.CachePut{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: "a", Value: value, RequestID: 1, HasRequestID: true},
+				&wire.CacheGet{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: "a", RequestID: 2, HasRequestID: true})
+			require.IsType(t, &wire.CacheOK{}, p.recv())
+			require.Equal(t, value, p.recv().(*wire.CacheValue).Value)
+
+			key := "sum " + transport
+			p.send(&wire.CounterAdd{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: key, Delta: 1, RequestID: 1},
+				&wire.CounterGet{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: key, RequestID: 2})
+			require.IsType(t, &wire.CounterValue{}, p.recv())
+			require.EqualValues(t, i+1, p.recv().(*wire.CounterValue).Value)
+
+			at := start + uint64(i)
+			b := wire.AppendPublishBatch(nil, acked(1, batch("jobs", string(value))))
+			b = wire.AppendMessage(b, &wire.StreamRead{Tenant: "t1", Namespace: "ns", Stream: "jobs", From: at, RequestID: 2})
+			p.sendRaw(b)
+			require.False(t, p.ack().Failed)
+			read := p.recv().(*wire.StreamRecords)
+			require.Len(t, read.Records, 1)
+			require.Equal(t, value, read.Records[0].Payload)
+
+			p.send(&wire.GroupSeek{GroupRef: ref, Start: wire.Start{Kind: wire.StartOffset, Offset: at}}, &wire.GroupPoll{GroupRef: ref, MaxRecords: 10})
+			require.IsType(t, &wire.GroupPosition{}, p.recv())
+			polled := p.recv().(*wire.GroupRecords)
+			require.Len(t, polled.Records, 1)
+			p.send(&wire.GroupAck{GroupRef: ref, Offset: at}, &wire.GroupPoll{GroupRef: ref, MaxRecords: 10})
+			require.IsType(t, &wire.CacheOK{}, p.recv())
+			require.Empty(t, p.recv().(*wire.GroupRecords).Records)
+		}
+		p.send(&wire.GroupDelete{GroupRef: ref})
+		require.IsType(t, &wire.GroupDeleted{}, p.recv())
+	})
+}
+
+// A poll that waits keeps nothing back that was asked before it.
+func TestAPollKeepsNothingBack(t *testing.T) {
+	w := newWorld(t)
+	w.stream("jobs", w.durable(2))
+	p := w.dial(transportTCP).login()
+	ref := wire.GroupRef{Tenant: "t1", Namespace: "ns", Stream: "jobs", Shard: 1, Group: "g"}
+	b := wire.AppendPublishBatch(nil, acked(1, batch("orders", "x")))
+	b = wire.AppendMessage(b, &wire.ProducerInit{RequestID: 7})
+	b = wire.AppendMessage(b, &wire.GroupPoll{GroupRef: ref, MaxRecords: 1, WaitMillis: 30_000})
+	p.sendRaw(b)
+	require.IsType(t, &wire.ProducerInitOK{}, p.recv())
+	require.False(t, p.ack().Failed)
+	w.dial(transportTCP).login().sendRaw(wire.AppendMessage(nil, &wire.Publish{
+		Tenant: "t1", Namespace: "ns", Stream: "jobs", Payload: []byte("now"), Shard: 1, HasShard: true}))
+	require.Len(t, p.recv().(*wire.GroupRecords).Records, 1)
+}
+
 func TestHandlersAreGivenOnce(t *testing.T) {
 	nop := func(context.Context, *Request) {}
 	s := &Server{handlers: map[string]Handler{}, extensions: map[string]Handler{}}

@@ -146,6 +146,7 @@ func streamRead(ctx context.Context, r *Request) {
 	if p == nil {
 		return
 	}
+	r.Behind(true)
 	page := readPages.Get().(*partition.ReadPage)
 	defer readPages.Put(page)
 	request := partition.ReadRequest{
@@ -174,6 +175,7 @@ func offsetForTime(ctx context.Context, r *Request) {
 	if p == nil {
 		return
 	}
+	r.Behind(true)
 	at, found, err := p.OffsetForTime(ctx, storage.Micros(min(m.AtMicros, 1<<63-1)))
 	if err != nil {
 		r.failRead(err)
@@ -201,6 +203,7 @@ func subscribe(ctx context.Context, r *Request) {
 	if m.HasQueueCapacity {
 		o.QueueCapacity = max(1, clampInt(uint64(m.QueueCapacity)))
 	}
+	r.Behind(true)
 	sub, err := p.Subscribe(ctx, o)
 	if err != nil {
 		r.failRead(err)
