@@ -100,8 +100,6 @@ type State struct {
 	Proj    *projection.Projection
 	pending projection.Pending
 	limits  atomic.Pointer[Limits]
-	keys    atomic.Int64 // what is in flight will add
-	bytes   atomic.Int64
 }
 
 // NewState returns a state over proj.
@@ -176,7 +174,8 @@ func (op *Op) check() error {
 // Sums are keys and bytes, in flight included.
 func (s *State) Sums() (keys, bytes int64) {
 	s.Proj.View(func(x *projection.Index) { keys, bytes = int64(x.Len()), x.LiveBytes() })
-	return keys + s.keys.Load(), bytes + s.bytes.Load()
+	k, b := s.pending.Adds()
+	return keys + k, bytes + b
 }
 
 func (s *State) room(op *Op, had bool) error {
@@ -206,19 +205,18 @@ func (s *State) room(op *Op, had bool) error {
 
 // enter puts op in flight.
 func (s *State) enter(op *Op, next Offset, old projection.Ref, had bool) {
-	w := projection.InFlight{Ref: projection.Ref{Offset: next, Version: next, Expires: op.Expires, Size: uint32(op.Size)}}
-	keys, bytes := int64(0), int64(op.Size)
+	w := projection.InFlight{
+		Ref:   projection.Ref{Offset: next, Version: next, Expires: op.Expires, Size: uint32(op.Size)},
+		Bytes: int64(op.Size),
+	}
 	if had {
-		bytes -= int64(old.Size)
+		w.Bytes -= int64(old.Size)
 	} else {
-		keys = 1
+		w.Keys = 1
 	}
 	if op.Kind != Put {
-		w.Deleted, w.Ref = true, projection.Ref{Offset: next}
-		keys, bytes = -1, -int64(old.Size)
+		w = projection.InFlight{Ref: projection.Ref{Offset: next}, Deleted: true, Keys: -1, Bytes: -int64(old.Size)}
 	}
-	s.keys.Add(keys)
-	s.bytes.Add(bytes)
 	s.pending.Set(op.Key, w)
 }
 
@@ -234,49 +232,17 @@ func (s *State) AdmitCopy(c *projection.Copy) error {
 // or came from elsewhere. A record this package cannot read is an error, and nothing at
 // or after it is applied.
 func (s *State) Apply(rec *segment.Record) error {
-	var key []byte
-	if rec.Kind != segment.KindGenerationStart {
-		e, err := DecodeEntry(rec.Payload)
-		if err != nil {
-			return &projection.UnreadableError{Offset: rec.Offset, Err: err}
-		}
-		if !e.Copied {
-			key = e.Key
-		}
-	}
-	beforeKeys, beforeBytes := s.applied()
 	if err := s.Proj.Apply(rec); err != nil {
 		return err
 	}
-	if key == nil {
-		return nil
-	}
 	// What the record adds is in the index now, and no longer in flight.
-	if s.pending.Settle(key, rec.Offset) {
-		keys, bytes := s.applied()
-		s.keys.Add(beforeKeys - keys)
-		s.bytes.Add(beforeBytes - bytes)
-		if s.pending.Len() == 0 {
-			// A copy between a write's admission and its record makes the sums differ by
-			// a few bytes; nothing in flight is nothing.
-			s.keys.Store(0)
-			s.bytes.Store(0)
-		}
-	}
+	s.pending.Settle(rec.Offset)
 	return nil
 }
 
-func (s *State) applied() (keys, bytes int64) {
-	s.Proj.View(func(x *projection.Index) { keys, bytes = int64(x.Len()), x.LiveBytes() })
-	return keys, bytes
-}
-
-// Revert forgets what is in flight: the log took it back.
-func (s *State) Revert() {
-	s.pending.Reset()
-	s.keys.Store(0)
-	s.bytes.Store(0)
-}
+// Revert forgets what was admitted at next or after it: the log took it back. What was
+// admitted below is written, and stays in flight until it is applied.
+func (s *State) Revert(next Offset) { s.pending.Revert(next) }
 
 // Victim is a key that could go.
 type Victim struct {

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"maps"
 	"math"
 	"strings"
 	"testing"
@@ -41,8 +42,10 @@ func (s *shard) do(op *Op, value string) error {
 	return nil
 }
 
-func (s *shard) settle(t require.TestingT) {
-	for ; s.applied < len(s.log); s.applied++ {
+func (s *shard) settle(t require.TestingT) { s.settleTo(t, len(s.log)) }
+
+func (s *shard) settleTo(t require.TestingT, to int) {
+	for ; s.applied < to; s.applied++ {
 		require.NoError(t, s.Apply(&s.log[s.applied]))
 	}
 }
@@ -71,17 +74,21 @@ func TestCacheAgainstModel(t *testing.T) {
 		limits := Limits{MaxKeys: rapid.IntRange(0, 6).Draw(t, "max keys"), Evict: rapid.Bool().Draw(t, "evict")}
 		s := newShard(limits)
 		model, stable := map[string]modelKey{}, map[string]modelKey{}
+		// history[n] is the model after the log's first n records.
+		history := []map[string]modelKey{{}}
+		remember := func() {
+			for len(history) <= len(s.log) {
+				history = append(history, maps.Clone(model))
+			}
+		}
 		now := Millis(1000)
 		live := func(m map[string]modelKey, k string) (modelKey, bool) {
 			v, ok := m[k]
 			return v, ok && (v.expires == 0 || v.expires > now)
 		}
-		settle := func() {
-			s.settle(t)
-			stable = map[string]modelKey{}
-			for k, v := range model {
-				stable[k] = v
-			}
+		settle := func(to int) {
+			s.settleTo(t, to)
+			stable = history[to]
 		}
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			now += Millis(rapid.IntRange(0, 30).Draw(t, "pause"))
@@ -127,28 +134,28 @@ func TestCacheAgainstModel(t *testing.T) {
 				}
 				delete(model, k)
 			case 3:
-				settle()
+				settle(rapid.IntRange(s.applied, len(s.log)).Draw(t, "settled"))
 			case 4: // sweep
 				for _, v := range s.Expired(now, 10) {
 					if s.do(&Op{Kind: Expire, Key: v.Key, Version: v.Version, Now: now}, "") == nil {
 						_, lives := live(model, string(v.Key))
 						require.False(t, lives, "a live value was expired")
 						delete(model, string(v.Key))
+						remember()
 					}
 				}
 			case 5: // make room as a put would
 				for _, v := range s.Victims([]byte(k), 40) {
 					if s.do(&Op{Kind: Evict, Key: v.Key, Version: v.Version, Now: now}, "") == nil {
 						delete(model, string(v.Key))
+						remember()
 					}
 				}
-			case 6: // the log takes back what is not applied
-				s.log = s.log[:s.applied]
-				s.Revert()
-				model = map[string]modelKey{}
-				for k, v := range stable {
-					model[k] = v
-				}
+			case 6: // the log takes back some of what is not applied
+				to := rapid.IntRange(s.applied, len(s.log)).Draw(t, "back to")
+				s.log, history = s.log[:to], history[:to+1]
+				s.Revert(Offset(to))
+				model = maps.Clone(history[to])
 			case 7: // compaction copies a key
 				if ref, ok := s.Proj.Get([]byte(k)); ok {
 					rec := s.log[ref.Offset]
@@ -156,10 +163,10 @@ func TestCacheAgainstModel(t *testing.T) {
 						payload, err := (Codec{}).Copy(&rec, projection.Change{Key: []byte(k)}, ref)
 						require.NoError(t, err)
 						s.log = append(s.log, segment.Record{Offset: next, Payload: payload, Size: segment.RecordHeaderSize + len(payload)})
-						settle()
 					}
 				}
 			}
+			remember()
 			keys, _ := s.Sums()
 			require.Equal(t, int64(len(model)), keys, "keys, in flight included")
 			if limits.MaxKeys > 0 {
@@ -177,7 +184,7 @@ func TestCacheAgainstModel(t *testing.T) {
 			}
 		}
 		// A restart reads the log and finds the same.
-		settle()
+		settle(len(s.log))
 		again := newShard(limits)
 		again.log = s.log
 		again.settle(t)

@@ -45,15 +45,35 @@ type State struct {
 		sums      *projection.Index
 		producers map[uint64]*producer
 		applied   Offset
-		flying    map[string]flight
-		flyingIDs map[uint64]window
+		// flights are the additions that have their place and are not applied, ascending
+		// by offset; those of a key and of a producer are summed up beside it.
+		flights   []flight
+		flying    map[string]flyingSum
+		flyingIDs map[uint64]flyingWindow
 	}
 }
 
+// flight is an addition in flight.
 type flight struct {
-	sum   int64
-	count int
+	offset Offset
+	key    string
+	delta  int64
+	tagged bool
+	tag    Tag
 }
+
+// flyingSum and flyingWindow are what a key and a producer come to with all that is in
+// flight, count of them.
+type (
+	flyingSum struct {
+		sum   int64
+		count int
+	}
+	flyingWindow struct {
+		window
+		count int
+	}
+)
 
 type producer struct {
 	window
@@ -67,7 +87,8 @@ func NewState(from Offset) *State {
 	s.mu.sums = projection.NewIndex()
 	s.mu.producers = map[uint64]*producer{}
 	s.mu.applied = from
-	s.revertLocked()
+	s.mu.flying = map[string]flyingSum{}
+	s.mu.flyingIDs = map[uint64]flyingWindow{}
 	return s
 }
 
@@ -92,7 +113,7 @@ func (s *State) newestLocked(key []byte) (int64, bool) {
 
 func (s *State) windowLocked(id uint64) window {
 	if w, ok := s.mu.flyingIDs[id]; ok {
-		return w
+		return w.window
 	}
 	if p := s.mu.producers[id]; p != nil {
 		return p.window
@@ -100,8 +121,9 @@ func (s *State) windowLocked(id uint64) window {
 	return window{}
 }
 
-// Admit decides an addition that is about to get its offset. nil: it gets it.
-func (s *State) Admit(a *Add) error {
+// Admit decides an addition that is about to get the offset next. nil: it gets it, and
+// Apply or Revert follows.
+func (s *State) Admit(a *Add, next Offset) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sum, known := s.newestLocked(a.Key)
@@ -116,12 +138,48 @@ func (s *State) Admit(a *Add) error {
 		return fmt.Errorf("%w: %d%+d", ErrOverflow, sum, a.Delta)
 	}
 	a.Sum = sum + a.Delta
-	f := s.mu.flying[string(a.Key)]
-	s.mu.flying[string(a.Key)] = flight{a.Sum, f.count + 1}
-	if a.Tag != nil {
-		s.mu.flyingIDs[a.Tag.Producer] = s.windowLocked(a.Tag.Producer).with(a.Tag.Sequence)
+	f := flight{offset: next, key: string(a.Key), delta: a.Delta, tagged: a.Tag != nil}
+	if f.tagged {
+		f.tag = *a.Tag
 	}
+	s.mu.flights = append(s.mu.flights, f)
+	s.takeOffLocked(&f)
 	return nil
+}
+
+// takeOffLocked counts f among what is in flight.
+func (s *State) takeOffLocked(f *flight) {
+	sum, _ := s.newestLocked([]byte(f.key))
+	s.mu.flying[f.key] = flyingSum{sum + f.delta, s.mu.flying[f.key].count + 1}
+	if f.tagged {
+		id := f.tag.Producer
+		s.mu.flyingIDs[id] = flyingWindow{s.windowLocked(id).with(f.tag.Sequence), s.mu.flyingIDs[id].count + 1}
+	}
+}
+
+// landLocked takes the flights up to offset out: they are applied.
+func (s *State) landLocked(offset Offset) {
+	n := 0
+	for ; n < len(s.mu.flights) && s.mu.flights[n].offset <= offset; n++ {
+		f := &s.mu.flights[n]
+		if sum := s.mu.flying[f.key]; sum.count > 1 {
+			s.mu.flying[f.key] = flyingSum{sum.sum, sum.count - 1}
+		} else {
+			delete(s.mu.flying, f.key)
+		}
+		if !f.tagged {
+			continue
+		}
+		if w := s.mu.flyingIDs[f.tag.Producer]; w.count > 1 {
+			s.mu.flyingIDs[f.tag.Producer] = flyingWindow{w.window, w.count - 1}
+		} else {
+			delete(s.mu.flyingIDs, f.tag.Producer)
+		}
+	}
+	clear(s.mu.flights[:n])
+	if s.mu.flights = s.mu.flights[n:]; len(s.mu.flights) == 0 {
+		s.mu.flights = nil // an idle shard keeps no list
+	}
 }
 
 // AdmitCopy decides a checkpoint that compaction appends, and gives it the value it has
@@ -171,6 +229,7 @@ func (s *State) Apply(rec *segment.Record) error {
 		}
 	}
 	s.mu.applied++
+	s.landLocked(rec.Offset)
 	return nil
 }
 
@@ -184,13 +243,6 @@ func (s *State) applyLocked(rec *segment.Record, r record) error {
 		if old, ok := s.mu.sums.Get(r.key); ok {
 			ref.Offset = old.Offset
 			ref.Version = Offset(int64(old.Version) + r.value)
-		}
-		if f, ok := s.mu.flying[string(r.key)]; ok {
-			if f.count--; f.count == 0 {
-				delete(s.mu.flying, string(r.key))
-			} else {
-				s.mu.flying[string(r.key)] = f
-			}
 		}
 		if r.tagged {
 			w := window{}
@@ -221,9 +273,6 @@ func (s *State) rememberLocked(id uint64, w window, at Offset, fresh bool) {
 		p.last = at // a checkpoint is not a sign of life
 	}
 	p.window = w
-	if s.mu.flyingIDs[id] == w {
-		delete(s.mu.flyingIDs, id) // nothing newer is in flight
-	}
 }
 
 func (s *State) forgetLocked() {
@@ -237,16 +286,22 @@ func (s *State) forgetLocked() {
 	delete(s.mu.producers, oldest)
 }
 
-// Revert forgets what is in flight: the log took it back.
-func (s *State) Revert() {
+// Revert forgets what was admitted at next or after it: the log took it back. What was
+// admitted below is written, and stays in flight until it is applied.
+func (s *State) Revert(next Offset) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.revertLocked()
-}
-
-func (s *State) revertLocked() {
-	s.mu.flying = map[string]flight{}
-	s.mu.flyingIDs = map[uint64]window{}
+	n := len(s.mu.flights)
+	for n > 0 && s.mu.flights[n-1].offset >= next {
+		n--
+	}
+	clear(s.mu.flights[n:])
+	s.mu.flights = s.mu.flights[:n]
+	clear(s.mu.flying)
+	clear(s.mu.flyingIDs)
+	for i := range s.mu.flights {
+		s.takeOffLocked(&s.mu.flights[i])
+	}
 }
 
 // Applied implements projection.Reading.

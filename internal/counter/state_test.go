@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"maps"
 	"math"
 	"testing"
 
@@ -30,15 +31,17 @@ func (s *shard) append(payload []byte) {
 
 func (s *shard) add(key string, delta int64, tag *Tag) (int64, error) {
 	a := &Add{Key: []byte(key), Delta: delta, Tag: tag}
-	err := s.Admit(a)
+	err := s.Admit(a, Offset(len(s.log)))
 	if err == nil {
 		s.append(AppendAdd(nil, a.Key, delta, tag))
 	}
 	return a.Sum, err
 }
 
-func (s *shard) settle(t require.TestingT) {
-	for ; s.applied < len(s.log); s.applied++ {
+func (s *shard) settle(t require.TestingT) { s.settleTo(t, len(s.log)) }
+
+func (s *shard) settleTo(t require.TestingT, to int) {
+	for ; s.applied < to; s.applied++ {
 		require.NoError(t, s.Apply(&s.log[s.applied]))
 	}
 }
@@ -70,16 +73,22 @@ func TestCountersAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newShard(0, nil)
 		sums, stable := map[string]int64{}, map[string]int64{}
-		seen, stableSeen := map[Tag]bool{}, map[Tag]bool{}
+		seen := map[Tag]bool{}
 		next := map[uint64]uint64{}
-		settle := func() {
-			s.settle(t)
-			for k, v := range sums {
-				stable[k] = v
+		// history[n] is the model after the log's first n records.
+		type past struct {
+			sums map[string]int64
+			seen map[Tag]bool
+		}
+		history := []past{{}}
+		remember := func() {
+			for len(history) <= len(s.log) {
+				history = append(history, past{maps.Clone(sums), maps.Clone(seen)})
 			}
-			for k := range seen {
-				stableSeen[k] = true
-			}
+		}
+		settle := func(to int) {
+			s.settleTo(t, to)
+			stable = history[to].sums
 		}
 		for range rapid.IntRange(1, 100).Draw(t, "steps") {
 			k := rapid.SampledFrom([]string{"a", "b", "c", ""}).Draw(t, "key")
@@ -112,25 +121,23 @@ func TestCountersAgainstModel(t *testing.T) {
 					}
 				}
 			case 3:
-				settle()
-			case 4:
-				s.log = s.log[:s.applied]
-				s.Revert()
+				settle(rapid.IntRange(s.applied, len(s.log)).Draw(t, "settled"))
+			case 4: // the log takes back some of what is not applied
+				to := rapid.IntRange(s.applied, len(s.log)).Draw(t, "back to")
+				s.log, history = s.log[:to], history[:to+1]
+				s.Revert(Offset(to))
 				sums, seen = map[string]int64{}, map[Tag]bool{}
-				for k, v := range stable {
-					sums[k] = v
-				}
-				for k := range stableSeen {
-					seen[k] = true
-				}
+				maps.Copy(sums, history[to].sums)
+				maps.Copy(seen, history[to].seen)
 			case 5:
-				settle()
+				settle(len(s.log))
 				s.compact(t, s.head+rapid.IntRange(0, len(s.log)-s.head).Draw(t, "to"))
 			case 6: // restart
-				settle()
+				settle(len(s.log))
 				s = newShard(s.head, s.log)
 				s.settle(t)
 			}
+			remember()
 			for _, k := range []string{"a", "b", "c", ""} {
 				want, known := stable[k]
 				got, ok := s.Get([]byte(k))

@@ -128,7 +128,7 @@ func (c *cacheLog) Admit(b *storage.Batch, next storage.Offset) error {
 func (c *cacheLog) Apply(rec *segment.Record) error { return c.state.Apply(rec) }
 
 // Revert implements keyedState.
-func (c *cacheLog) Revert() { c.state.Revert() }
+func (c *cacheLog) Revert(next storage.Offset) { c.state.Revert(next) }
 
 // Configure changes what may change while the shard is open.
 func (c *Cache) Configure(l cache.Limits) { c.state.SetLimits(l) }

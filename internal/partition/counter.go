@@ -70,10 +70,10 @@ func OpenCounter(ctx context.Context, dir string, o CacheOptions) (*Counter, err
 type counterLog Counter
 
 // Admit implements keyedState.
-func (c *counterLog) Admit(b *storage.Batch, _ storage.Offset) error {
+func (c *counterLog) Admit(b *storage.Batch, next storage.Offset) error {
 	switch u := b.User.(type) {
 	case *CounterAdd:
-		return c.state.Admit(&u.add)
+		return c.state.Admit(&u.add, next)
 	case *projection.Copy:
 		return c.state.AdmitCopy(b, u)
 	}
@@ -84,7 +84,7 @@ func (c *counterLog) Admit(b *storage.Batch, _ storage.Offset) error {
 func (c *counterLog) Apply(rec *segment.Record) error { return c.state.Apply(rec) }
 
 // Revert implements keyedState.
-func (c *counterLog) Revert() { c.state.Revert() }
+func (c *counterLog) Revert(next storage.Offset) { c.state.Revert(next) }
 
 // Get returns the sum of a key; ok is false if it was never added to.
 func (c *Counter) Get(key []byte) (sum int64, ok bool, err error) {

@@ -220,20 +220,15 @@ func (l *groupsLog) Apply(rec *segment.Record) error {
 	if err := g.proj.Apply(rec); err != nil {
 		return err
 	}
-	if rec.Kind == segment.KindGenerationStart {
-		return nil
-	}
-	_, err := projection.ReadEntrySet(rec.Payload, func(e projection.Entry) error {
-		g.pending.Settle(e.Key, rec.Offset)
-		return nil
-	})
-	return err
+	g.pending.Settle(rec.Offset)
+	return nil
 }
 
-// Revert implements keyedState.
-func (l *groupsLog) Revert() {
+// Revert implements keyedState. The state already has what was decided after next, so
+// that it has to be read again.
+func (l *groupsLog) Revert(next storage.Offset) {
 	g := (*Groups)(l)
-	g.pending.Reset()
+	g.pending.Revert(next)
 	g.mu.Lock()
 	g.mu.epoch++
 	first := !g.mu.broken

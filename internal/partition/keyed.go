@@ -11,12 +11,15 @@ import (
 	"github.com/felixlog/felix/storage/segment"
 )
 
-// keyedState is what a keyed log is read into. Admit runs under the log's pen; Apply in
-// offset order, one record at a time, never beside another Apply.
+// keyedState is what a keyed log is read into. Admit and Revert run under the log's pen;
+// Apply in offset order, one record at a time, never beside another Apply but beside the
+// other two.
 type keyedState interface {
 	Admit(b *storage.Batch, next storage.Offset) error
 	Apply(rec *segment.Record) error
-	Revert()
+	// Revert forgets what was admitted at next or after it. What was admitted below is
+	// written: it stands, and is applied later.
+	Revert(next storage.Offset)
 }
 
 // keyed is a log that is read as key to latest: what caches, counters and the groups of
@@ -49,7 +52,7 @@ const considerEvery = 1 << 20
 // and what compaction needs to know.
 func (k *keyed) open(ctx context.Context, dir string, o storage.Options, reading func(*storage.Log) (projection.Reading, error), c projection.CompactOptions) error {
 	o.Shard = k.name
-	o.Hooks = storage.Hooks{Admit: k.into.Admit, Reverted: func(storage.Offset) { k.into.Revert() }, Stable: k.stable, Reopened: k.reopened}
+	o.Hooks = storage.Hooks{Admit: k.into.Admit, Reverted: k.into.Revert, Stable: k.stable, Reopened: k.reopened}
 	log, err := storage.Open(ctx, dir, o)
 	if err != nil {
 		return err
@@ -116,8 +119,8 @@ func (k *keyed) stable(g *storage.Group) {
 }
 
 // reopened takes in what a poisoned log turned out to hold.
-func (k *keyed) reopened(_, next storage.Offset) {
-	k.into.Revert()
+func (k *keyed) reopened(from, next storage.Offset) {
+	k.into.Revert(from)
 	if err := k.catchUp(k.life, next); err != nil {
 		k.fail(err)
 		return

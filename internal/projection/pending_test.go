@@ -1,0 +1,67 @@
+package projection
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/felixlog/felix/storage/segment"
+)
+
+// TestPendingAgainstModel compares with a plain list of what is in flight, from which
+// the front leaves when it is applied and the back when the log takes it back.
+func TestPendingAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type write struct {
+			key string
+			InFlight
+		}
+		var p Pending
+		var model []write
+		var next, applied segment.Offset
+		keys := []string{"a", "b", "c"}
+		for range rapid.IntRange(1, 300).Draw(t, "steps") {
+			switch rapid.IntRange(0, 5).Draw(t, "op") {
+			case 0, 1, 2, 3:
+				k := rapid.SampledFrom(keys).Draw(t, "key")
+				w := InFlight{Ref: Ref{Offset: next}, Deleted: rapid.Bool().Draw(t, "deleted"), Keys: 1, Bytes: rapid.Int64Range(-9, 9).Draw(t, "bytes")}
+				p.Set([]byte(k), w)
+				model = append(model, write{k, w})
+				// Several keys of one record have one offset.
+				next += segment.Offset(rapid.IntRange(0, 1).Draw(t, "ends"))
+			case 4:
+				if applied <= next {
+					applied = segment.Offset(rapid.Uint64Range(uint64(applied), uint64(next)).Draw(t, "applied"))
+					p.Settle(applied)
+					for len(model) > 0 && model[0].Ref.Offset <= applied {
+						model = model[1:]
+					}
+					applied++
+					next = max(next, applied)
+				}
+			case 5:
+				next = segment.Offset(rapid.Uint64Range(uint64(applied), uint64(next)).Draw(t, "back to"))
+				p.Revert(next)
+				for len(model) > 0 && model[len(model)-1].Ref.Offset >= next {
+					model = model[:len(model)-1]
+				}
+			}
+			var adds, bytes int64
+			newest := map[string]InFlight{}
+			for _, w := range model {
+				newest[w.key] = w.InFlight
+				adds += w.Keys
+				bytes += w.Bytes
+			}
+			for _, k := range keys {
+				want, in := newest[k]
+				got, ok := p.Get([]byte(k))
+				require.Equal(t, in, ok, k)
+				require.Equal(t, want, got, k)
+			}
+			gotKeys, gotBytes := p.Adds()
+			require.Equal(t, []int64{adds, bytes}, []int64{gotKeys, gotBytes})
+		}
+	})
+}
