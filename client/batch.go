@@ -130,6 +130,16 @@ func (b *batch) seal() {
 	b.sealed = true
 }
 
+// fail ends b with what became of its last try. What an earlier one may have appended is
+// not known to be absent, whatever refused the last: its outcome is unknown. Every error
+// of a batch passes here.
+func (b *batch) fail(e *Error) {
+	if b.maybe {
+		e.Retry = wire.RetryOutcomeUnknown
+	}
+	b.err = e
+}
+
 // complete answers everyone who waits. It is called once, without the lane's
 // lock, for a batch that is in none of its lists any more.
 func (b *batch) complete() {

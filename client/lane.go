@@ -12,7 +12,7 @@ import (
 //
 // A record joins cur. Full batches wait in full. When the connection is ready
 // for more, the oldest is numbered and moves to unacked, where it stays, at most
-// window of them, until it is answered. unacked[:sent] are those sent on the
+// window of them (lane.window), until it is answered. unacked[:sent] are those sent on the
 // present connection; unacked[sent:] were sent before and are to be sent again
 // before anything new.
 //
@@ -65,6 +65,17 @@ const (
 // window is the most batches of a lane in flight: what the broker remembers of
 // a producer.
 const window = 64
+
+// window is that of the lane's delivery. Sequences keep batches in order when one of them
+// is refused and sent again; without them, what is sent again must have nothing behind it
+// that could overtake it. At most once, nothing is but what shared a batch with a record
+// that is too large.
+func (l *lane) window() int {
+	if l.p.key.delivery == AtLeastOnce {
+		return 1
+	}
+	return window
+}
 
 func (l *lane) op() string { return "publish " + l.p.key.stream }
 
@@ -136,13 +147,14 @@ func (l *lane) push() {
 }
 
 func (l *lane) sendable() bool {
-	if l.outstanding >= window {
+	most := l.window()
+	if l.outstanding >= most {
 		return false
 	}
 	if l.sent < len(l.unacked) {
 		return true
 	}
-	return len(l.unacked) < window && (len(l.full) > 0 || l.cur != nil && (l.cur.due || l.p.config.linger == 0))
+	return len(l.unacked) < most && (len(l.full) > 0 || l.cur != nil && (l.cur.due || l.p.config.linger == 0))
 }
 
 // take gives the next batch to the connection.
@@ -214,7 +226,7 @@ func (b *batch) answered(a *answer) {
 			b.firstRefused = time.Now()
 		}
 		if err, final := l.finalAlone(b); final {
-			b.err = err
+			b.fail(err)
 			l.remove(b)
 			finished = b
 		} else if l.state == laneOpen {
@@ -254,7 +266,7 @@ func (l *lane) remove(b *batch) {
 // finalAlone judges a refusal that concerns nothing but its batch, which is so
 // without sequences: at most once, every one; at least once, those that trying
 // again cannot change.
-func (l *lane) finalAlone(b *batch) (error, bool) {
+func (l *lane) finalAlone(b *batch) (*Error, bool) {
 	if l.idempotent() || b.splits() {
 		return nil, false
 	}
@@ -281,7 +293,7 @@ func (l *lane) ended(p *pipe, cause error) {
 		switch {
 		case b.verdict != nil:
 		case l.p.key.delivery == AtMostOnce:
-			b.err = lost(l.op(), cause, true)
+			b.fail(lost(l.op(), cause, true))
 			finished = append(finished, b)
 			l.remove(b)
 			continue
@@ -309,17 +321,15 @@ func (l *lane) stop() (left []*batch) {
 		return nil
 	}
 	for i, b := range l.unacked {
-		b.err = &Error{Op: l.op(), Retry: wire.RetryNow, Err: ErrClosed}
-		if b.maybe || i < l.sent && b.verdict == nil {
-			b.err = &Error{Op: l.op(), Retry: wire.RetryOutcomeUnknown, Err: ErrClosed}
-		}
+		b.maybe = b.maybe || i < l.sent && b.verdict == nil
+		b.fail(&Error{Op: l.op(), Retry: wire.RetryNow, Err: ErrClosed})
 		left = append(left, b)
 	}
 	if l.cur != nil {
 		l.full = append(l.full, l.cur)
 	}
 	for _, b := range l.full {
-		b.err = &Error{Op: l.op(), Retry: wire.RetryNow, Err: ErrClosed}
+		b.fail(&Error{Op: l.op(), Retry: wire.RetryNow, Err: ErrClosed})
 		left = append(left, b)
 	}
 	if l.pipe != nil {

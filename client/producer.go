@@ -19,7 +19,8 @@ const (
 	// Idempotent: once, whatever has to be sent again. The default.
 	Idempotent Delivery = iota
 	// AtLeastOnce: sent again when the outcome is unknown, so that it may be
-	// there twice.
+	// there twice. One batch of a shard is in flight at a time, so that they stay
+	// in order.
 	AtLeastOnce
 	// AtMostOnce: never sent again. The caller hears when the outcome is
 	// unknown.
@@ -115,8 +116,11 @@ func merge(opts []PublishOption) (m PublishOption) {
 }
 
 // Producer publishes to one stream. Records gather into batches while earlier
-// ones are under way, up to 64 of them for each shard. It is safe for use by
-// several goroutines; records of one shard stay in the order of their Sends.
+// ones are under way, up to 64 of them for each shard, or one with [AtLeastOnce].
+// It is safe for use by several goroutines. Records of one shard are in the log in
+// the order of their Sends, but for those that ended with an error; for the
+// repetitions of a batch, with AtLeastOnce; and, with [AtMostOnce], for records that
+// shared a batch with one that the stream refused for its size, which come later.
 type Producer struct {
 	client *core
 	key    producerKey

@@ -73,6 +73,9 @@ func (l *lane) setCause(err error) {
 func (l *lane) judge(now time.Time) (wait time.Duration, finished []*batch, idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.state == laneClosed {
+		return 0, nil, true // its batches were answered when it was closed
+	}
 	j := judgement{lane: l, now: now, lowest: l.nextSequence}
 	if len(l.unacked) > 0 {
 		j.lowest = l.unacked[0].sequence
@@ -88,7 +91,7 @@ func (l *lane) judge(now time.Time) (wait time.Duration, finished []*batch, idle
 			continue
 		}
 		if err := j.judgeBatch(b); err != nil {
-			b.err = err
+			b.fail(err)
 			finished = append(finished, b)
 			continue
 		}
@@ -98,14 +101,18 @@ func (l *lane) judge(now time.Time) (wait time.Duration, finished []*batch, idle
 	if l.idempotent() && (j.renew || len(finished) > 0) {
 		finished = append(finished, l.renew()...)
 	}
-	for len(l.full) > 0 && j.unsent(l.full[0]) != nil {
-		l.full[0].err = j.unsent(l.full[0])
+	for len(l.full) > 0 {
+		err := j.unsent(l.full[0])
+		if err == nil {
+			break
+		}
+		l.full[0].fail(err)
 		finished = append(finished, l.full[0])
 		l.full = l.full[1:]
 	}
 	if l.cur != nil && len(l.full) == 0 {
 		if err := j.unsent(l.cur); err != nil {
-			l.cur.err = err
+			l.cur.fail(err)
 			finished = append(finished, l.cur)
 			l.cur = nil
 		}
@@ -160,8 +167,8 @@ func (j *judgement) judgeCause(cause error) {
 }
 
 // judgeBatch returns the error that b ends with, or nil when it is to be sent
-// again.
-func (j *judgement) judgeBatch(b *batch) error {
+// again. It speaks of the last try; fail adds the earlier ones.
+func (j *judgement) judgeBatch(b *batch) *Error {
 	l := j.lane
 	verdict := b.verdict
 	if verdict == nil {
@@ -186,17 +193,13 @@ func (j *judgement) judgeBatch(b *batch) error {
 		j.least = max(j.least, e.RetryAfter)
 	}
 	if j.expired(b) {
-		e := b.refusal(l.op())
-		if b.maybe {
-			e.Retry = wire.RetryOutcomeUnknown
-		}
-		return e
+		return b.refusal(l.op())
 	}
 	b.verdict = nil
 	return nil
 }
 
-func (j *judgement) judgeRefusal(b *batch) (error, bool) {
+func (j *judgement) judgeRefusal(b *batch) (*Error, bool) {
 	l := j.lane
 	refused := b.verdict.refused
 	switch refused.Reason {
@@ -225,7 +228,7 @@ func (j *judgement) judgeRefusal(b *batch) (error, bool) {
 }
 
 // unsent judges a batch that has no answer: whether the wait for it is over.
-func (j *judgement) unsent(b *batch) error {
+func (j *judgement) unsent(b *batch) *Error {
 	l := j.lane
 	cause := l.cause
 	if j.refused != nil {
@@ -238,9 +241,6 @@ func (j *judgement) unsent(b *batch) error {
 		e.Message = "not delivered in " + l.p.config.deliveryTimeout.String()
 	} else {
 		e.Retry = wire.RetryFatal
-	}
-	if b.maybe {
-		e.Retry = wire.RetryOutcomeUnknown
 	}
 	return e
 }
@@ -256,7 +256,7 @@ func (l *lane) renew() (finished []*batch) {
 	kept := l.unacked[:0]
 	for _, b := range l.unacked {
 		if b.maybe {
-			b.err = &Error{Op: l.op(), Retry: wire.RetryOutcomeUnknown, Message: "the broker no longer knows this producer"}
+			b.fail(&Error{Op: l.op(), Message: "the broker no longer knows this producer"})
 			finished = append(finished, b)
 			continue
 		}
