@@ -38,7 +38,8 @@ type pollWait struct{ wake chan struct{} }
 
 // Poll claims records and reads them, waiting up to c.Wait until there are some. None is
 // no error, nor is an exclusive group that another consumer holds: there is nothing for
-// this one. Errors: queue.ErrInvalid, ErrGroupsReloading, the log's.
+// this one. Once ctx has ended nothing stays claimed. Errors: queue.ErrInvalid,
+// ErrGroupsReloading, the log's.
 func (g *Groups) Poll(ctx context.Context, c PollCall) ([]GroupRecord, error) {
 	if c.Wait <= 0 {
 		records, _, err := g.try(ctx, c)
@@ -50,6 +51,13 @@ func (g *Groups) Poll(ctx context.Context, c PollCall) ([]GroupRecord, error) {
 		// First among those that wait, then the look: nothing is missed between.
 		g.enter(c.Group, w)
 		records, next, err := g.try(ctx, c)
+		if ctx.Err() != nil {
+			g.leave(c.Group, w)
+			if back := g.GiveBack(c.Group, records); back != nil {
+				return nil, back
+			}
+			return nil, err
+		}
 		if len(records) > 0 || err != nil || !time.Now().Before(deadline) || g.serving() != nil {
 			g.leave(c.Group, w)
 			return records, err
@@ -77,7 +85,8 @@ func (g *Groups) try(ctx context.Context, c PollCall) (records []GroupRecord, ne
 	var handed []queue.Handout
 	// A poll that woke those that wait would wake itself. What a reclaim opens and does
 	// not take is for the others.
-	err = g.do(ctx, c.Group, true, c.Reclaim, func(now segment.Micros, group *queue.Group, head, tail storage.Offset) error {
+	done := make(chan error, 1)
+	err = g.submit(c.Group, true, c.Reclaim, func(now segment.Micros, group *queue.Group, head, tail storage.Offset) error {
 		var err error
 		handed, err = group.Poll(now, queue.PollRequest{
 			Max: c.Max, Visibility: c.Visibility, Member: c.Member, Conn: c.Conn, Reclaim: c.Reclaim, Head: head, Tail: tail,
@@ -90,7 +99,23 @@ func (g *Groups) try(ctx context.Context, c PollCall) (records []GroupRecord, ne
 			return nil
 		}
 		return err
-	})
+	}, func(err error) { done <- err })
+	if err != nil {
+		return nil, next, err
+	}
+	g.Drive(true)
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		// What was claimed must not stay so for somebody who has gone.
+		g.background.start(func() {
+			if <-done == nil {
+				g.giveBack(c.Group, handed)
+				g.Drive(true)
+			}
+		})
+		return nil, next, errors.Join(storage.ErrUnknownOutcome, ctx.Err())
+	}
 	if err != nil || len(handed) == 0 {
 		return nil, next, err
 	}
@@ -174,6 +199,29 @@ func payloadBytes(p *storage.Page) (n int) {
 	return n
 }
 
+// GiveBack undoes the claims of records that Poll returned and that did not reach their
+// consumer: they are owed again, and the delivery is not counted. A claim that no longer
+// stands is left alone.
+func (g *Groups) GiveBack(group string, records []GroupRecord) error {
+	if len(records) == 0 {
+		return nil
+	}
+	err := g.Submit(group, false, func(now segment.Micros, group *queue.Group, _, _ storage.Offset) error {
+		if group != nil {
+			group.Tick(now)
+			for i := range records {
+				group.Return(records[i].Offset, records[i].Attempts)
+			}
+		}
+		return nil
+	}, func(error) {})
+	if err != nil {
+		return err
+	}
+	g.Drive(true)
+	return nil
+}
+
 // giveBack undoes the claims of records that did not leave. Those without anything for
 // consumers are settled.
 func (g *Groups) giveBack(name string, handed []queue.Handout) {
@@ -225,6 +273,13 @@ func (g *Groups) leave(name string, w *pollWait) {
 			g.forgetLocked(group)
 		}
 	}
+}
+
+// Waiting is how many polls of a group wait for something to be ready.
+func (g *Groups) Waiting(group string) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.mu.waits[group])
 }
 
 func (g *Groups) wakeLocked(name string) {

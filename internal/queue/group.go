@@ -492,6 +492,14 @@ func (g *Group) Unclaim(o Offset) {
 	g.touch(o)
 }
 
+// Return undoes the claim of a delivery that did not reach its consumer, as Unclaim does,
+// unless it has ended otherwise.
+func (g *Group) Return(o Offset, attempts uint32) {
+	if it := g.find(o); it != nil && it.state == claimed && uint32(it.attempts) == attempts {
+		g.Unclaim(o)
+	}
+}
+
 // Ack settles an offset. Below the position, and for what is settled already, it is a
 // success that changes nothing. A claim that has lapsed is acked as well, as long as
 // the record was not given up on: the work is done, and the message names no delivery.

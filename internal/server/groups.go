@@ -94,8 +94,14 @@ func groupPoll(ctx context.Context, r *Request) {
 	if m.HasConsumer {
 		call.Member = m.Consumer + "\x00" + r.Principal().Subject
 	}
-	r.Behind(true)
-	records, err := g.Poll(ctx, call)
+	var records []partition.GroupRecord
+	var err error
+	if call.Wait > 0 {
+		r.Wait(ctx, func(ctx context.Context) { records, err = g.Poll(ctx, call) })
+	} else {
+		r.Behind(true)
+		records, err = g.Poll(ctx, call)
+	}
 	if err != nil {
 		r.Fail(err)
 		return
@@ -113,7 +119,12 @@ func groupPoll(ctx context.Context, r *Request) {
 			w.Publisher = string(rec.Publisher)
 		}
 	}
-	r.Answer(answer)
+	group, s := m.Group, r.s
+	s.answerOr(answer, func() {
+		if err := g.GiveBack(group, records); err != nil {
+			s.server.log.Warn("claims of records that were not sent stay until they lapse", "group", group, "records", len(records), "error", err)
+		}
+	})
 }
 
 // groupDecide runs op on a group and answers when what it decided is durable. Requests

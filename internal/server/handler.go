@@ -123,6 +123,29 @@ func (r *Request) Behind(publishes bool) {
 	s.waitLedger(func() bool { return s.ledger.deferred == 0 && (!publishes || s.ledger.acked+s.ledger.unacked == 0) }, PausedWrites)
 }
 
+// Wait runs f, which may wait for long for something to happen, with a context that also
+// ends when nobody can be answered any more: when the client has closed or reset the
+// stream or its connection. What came before on the stream is settled and answered first.
+func (r *Request) Wait(ctx context.Context, f func(ctx context.Context)) {
+	s := r.s
+	r.Behind(true)
+	s.settleBurst()
+	defer s.out.hold()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if gone := s.link.gone(); gone != nil {
+		stop := context.AfterFunc(gone, cancel)
+		defer stop()
+	}
+	s.ahead.watch(func(err error) {
+		if !s.link.listens(err) {
+			cancel()
+		}
+	})
+	defer s.ahead.unwatch()
+	f(ctx)
+}
+
 // Drive has d driven when everything that has been read is handled: once, however
 // many requests touched it.
 func (r *Request) Drive(d Driver) { r.s.touch(d) }

@@ -22,6 +22,9 @@ type pipeLink struct{ net.Conn }
 func (l pipeLink) finish() { closeQuietly(l.Conn) }
 func (l pipeLink) stop()   { closeQuietly(l.Conn) }
 
+func (pipeLink) gone() context.Context { return nil }
+func (pipeLink) listens(error) bool    { return false }
+
 // attach serves a session in memory and returns the client's end. The session's
 // connection ends when the client's end is closed.
 func (w *world) attach() net.Conn {

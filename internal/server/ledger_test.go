@@ -19,6 +19,9 @@ type memoryLink struct{ bytes.Buffer }
 func (*memoryLink) finish() {}
 func (*memoryLink) stop()   {}
 
+func (*memoryLink) gone() context.Context { return nil }
+func (*memoryLink) listens(error) bool    { return false }
+
 // newTestSession is an authenticated session without a client.
 func newTestSession(l link, pipeline bool) *session {
 	s := &Server{limits: Limits{}.withDefaults()}

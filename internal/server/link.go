@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"strconv"
@@ -20,6 +21,10 @@ type link interface {
 	finish()
 	// stop ends both sides now.
 	stop()
+	// gone ends when the client no longer reads; nil where only a Read can tell.
+	gone() context.Context
+	// listens reports whether a client may still read after a Read that ended with err.
+	listens(err error) bool
 }
 
 // eventLink is the stream events leave on.
@@ -49,12 +54,19 @@ func (l bidiLink) stop() {
 	l.CancelWrite(streamErrorCode)
 }
 
+func (l bidiLink) gone() context.Context { return l.Context() }
+
+// A client that has asked what it wanted to finishes its side, and reads on.
+func (l bidiLink) listens(err error) bool { return errors.Is(err, io.EOF) }
+
 // uniLink is a client's publish-only stream: nothing is ever answered.
 type uniLink struct{ *quic.ReceiveStream }
 
 func (uniLink) Write(p []byte) (int, error) { return len(p), nil }
 func (l uniLink) finish()                   { l.CancelRead(streamErrorCode) }
 func (l uniLink) stop()                     { l.CancelRead(streamErrorCode) }
+func (uniLink) gone() context.Context       { return nil }
+func (uniLink) listens(error) bool          { return false }
 
 // How long, and for how many bytes, a finished TCP connection listens on.
 const (
@@ -85,6 +97,11 @@ func discard(r io.Reader) {
 		return
 	}
 }
+
+func (tcpLink) gone() context.Context { return nil }
+
+// A client that ends its side of the connection has left: a killed one looks the same.
+func (tcpLink) listens(error) bool { return false }
 
 func (l tcpLink) stop() { closeQuietly(l.socket()) }
 

@@ -37,9 +37,11 @@ type outbox struct {
 
 	mu struct {
 		sync.Mutex
-		buf     []byte
-		spare   []byte
-		parked  int // bytes of answers that wait for their turn
+		buf    []byte
+		spare  []byte
+		parked int // bytes of answers that wait for their turn
+		// unsent are told if what is in buf cannot be written.
+		unsent  []func()
 		writing bool
 		held    bool
 		err     error
@@ -144,8 +146,8 @@ func (o *outbox) write() {
 // writeOnce needs the lock and the writing mark; it releases the lock while it writes
 // the buffer, then tail.
 func (o *outbox) writeOnce(tail []byte) {
-	buf := o.mu.buf
-	o.mu.buf, o.mu.spare = o.mu.spare[:0], nil
+	buf, unsent := o.mu.buf, o.mu.unsent
+	o.mu.buf, o.mu.spare, o.mu.unsent = o.mu.spare[:0], nil, nil
 	o.mu.Unlock()
 	var err error
 	if len(buf) > 0 {
@@ -165,6 +167,7 @@ func (o *outbox) writeOnce(tail []byte) {
 	}
 	if err != nil {
 		o.failLocked(err)
+		o.loseLocked(unsent)
 	}
 	if len(o.mu.buf) == 0 && cap(o.mu.buf) > outboxKept {
 		o.giveUp(o.mu.buf)
@@ -178,7 +181,21 @@ func (o *outbox) failLocked(err error) {
 	}
 	o.mu.err = err
 	o.mu.buf, o.mu.spare = nil, nil
+	o.loseLocked(o.mu.unsent)
+	o.mu.unsent = nil
 	o.changed.Broadcast()
+}
+
+// loseLocked tells those whose answers were not written, without the lock.
+func (o *outbox) loseLocked(unsent []func()) {
+	if len(unsent) == 0 {
+		return
+	}
+	o.spawn(func() {
+		for _, f := range unsent {
+			f()
+		}
+	})
 }
 
 // close makes every further append vanish and wakes who waits.

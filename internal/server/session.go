@@ -19,6 +19,7 @@ type session struct {
 	server *Server
 	conn   *connection
 	link   link
+	ahead  lookahead
 	// uni is a publish-only stream: nothing is ever answered.
 	uni bool
 
@@ -54,7 +55,8 @@ func (c *connection) serve(l link, uni bool) {
 	s.ctx, s.cancel = context.WithCancel(c.ctx)
 	defer s.cancel()
 	s.request.s = s
-	s.reader = wire.NewReader(l, uint32(c.server.limits.PreAuthFrameBytes))
+	s.ahead.init(l, c.run)
+	s.reader = wire.NewReader(&s.ahead, uint32(c.server.limits.PreAuthFrameBytes))
 	s.out.init(l, c.server.limits.UnreadBytes, c.run, s.broken,
 		func() { c.server.events.paused(PausedUnread) })
 	call(c.server.events.OnStream)
@@ -368,6 +370,20 @@ func (s *session) answer(m wire.Message) {
 		} else {
 			s.parkLocked(&Reply{s: s, done: true}, m)
 		}
+	}
+	o.kickUnlock()
+}
+
+// answerOr is answer for one that must not get lost: unsent is called, on a goroutine of
+// its own, if it cannot be written. No answer is waited for before it.
+func (s *session) answerOr(m wire.Message, unsent func()) {
+	o := &s.out
+	o.mu.Lock()
+	if o.mu.err == nil {
+		o.mu.buf = wire.AppendMessage(o.mu.buf, m)
+		o.mu.unsent = append(o.mu.unsent, unsent)
+	} else {
+		o.loseLocked([]func(){unsent})
 	}
 	o.kickUnlock()
 }

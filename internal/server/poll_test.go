@@ -1,0 +1,111 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/wire"
+)
+
+// groups are the consumer groups of the first shard of a stream.
+func (w *world) groups(stream string) *partition.Groups {
+	w.t.Helper()
+	st, err := w.broker.Stream("t1", "ns", stream)
+	require.NoError(w.t, err)
+	shard, err := st.Shard(0)
+	require.NoError(w.t, err)
+	g, err := shard.Groups(context.Background())
+	require.NoError(w.t, err)
+	return g
+}
+
+// A client that goes while its poll waits is handed nothing: whether it closes its
+// stream or connection, resets it, or stops reading.
+func TestAPollEndsWithItsClient(t *testing.T) {
+	w := newWorld(t)
+	transports(t, func(t *testing.T, transport string) {
+		stream := "jobs-" + transport
+		w.stream(stream, w.durable(1))
+		g := w.groups(stream)
+		ref := wire.GroupRef{Tenant: "t1", Namespace: "ns", Stream: stream, Group: "g"}
+		ways := map[string]func(*peer){"abandon": func(p *peer) { p.abandon() }}
+		if transport == transportTCP {
+			ways["close"] = func(p *peer) { p.finish() }
+		} else {
+			ways["connection"] = func(p *peer) { closeQUIC(p.host.quic, 0, "") }
+		}
+		for way, leave := range ways {
+			p := w.dial(transport).login()
+			// Something more has arrived behind the poll, which is not read meanwhile.
+			p.send(&wire.GroupPoll{GroupRef: ref, MaxRecords: 10, WaitMillis: 30_000, RequestID: 1}, &wire.ProducerInit{RequestID: 2})
+			w.repeat(way+": the poll waits", func() bool { return g.Waiting("g") == 1 })
+			leave(p)
+			w.repeat(way+": the poll ends", func() bool { return g.Waiting("g") == 0 })
+		}
+		other := w.dial(transport).login()
+		other.publish(acked(1, batch(stream, "x")))
+		require.False(t, other.ack().Failed)
+		other.send(&wire.GroupPoll{GroupRef: ref, MaxRecords: 10})
+		records := other.recv().(*wire.GroupRecords).Records
+		require.Len(t, records, 1)
+		require.EqualValues(t, 1, records[0].Attempts)
+	})
+}
+
+// A client over QUIC that has asked finishes its side and is answered all the same.
+func TestAPollOutlivesTheEndOfAsking(t *testing.T) {
+	w := newWorld(t)
+	w.stream("jobs", w.durable(1))
+	g := w.groups("jobs")
+	p := w.dial(transportQUIC).login()
+	ref := wire.GroupRef{Tenant: "t1", Namespace: "ns", Stream: "jobs", Group: "g"}
+	p.send(&wire.GroupPoll{GroupRef: ref, MaxRecords: 10, WaitMillis: 30_000, RequestID: 1})
+	p.finish()
+	w.repeat("the poll waits", func() bool { return g.Waiting("g") == 1 })
+	other := w.dial(transportQUIC).login()
+	other.publish(acked(1, batch("jobs", "x")))
+	require.False(t, other.ack().Failed)
+	require.Len(t, p.recv().(*wire.GroupRecords).Records, 1)
+}
+
+// Claims whose answer cannot be written are given back, and the delivery is not counted.
+func TestClaimsThatWereNotSentAreGivenBack(t *testing.T) {
+	w := newWorld(t)
+	w.stream("jobs", w.durable(1))
+	g := w.groups("jobs")
+	p := w.dial(transportTCP).login()
+	p.publish(acked(1, batch("jobs", "a", "b")))
+	require.False(t, p.ack().Failed)
+
+	var s session
+	s.server, s.conn = w.server, w.server.newConnection(context.Background(), "test", nil)
+	s.out.init(failingWriter{}, 1<<20, s.conn.run, func(error) {}, func() {})
+	for _, late := range []bool{false, true} {
+		records, err := g.Poll(context.Background(), partition.PollCall{Group: "g", Max: 10})
+		require.NoError(t, err)
+		require.Len(t, records, 2)
+		require.EqualValues(t, 1, records[0].Attempts)
+		back := make(chan error, 1)
+		if !late {
+			s.out.hold()
+		}
+		s.answerOr(&wire.GroupRecords{}, func() { back <- g.GiveBack("g", records) })
+		s.out.flush()
+		select {
+		case err := <-back:
+			require.NoError(t, err)
+		case <-time.After(patience):
+			t.Fatal("claims stay")
+		}
+	}
+	s.conn.running.Wait()
+}
+
+type failingWriter struct{}
+
+func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("the client is gone") }
