@@ -527,3 +527,27 @@ func TestCase117RecoveryKeepsNoIndexOfASealedSegment(t *testing.T) {
 		}
 	}
 }
+
+// A process is killed between the removal of a segment and the flush of the directory,
+// and the next one serves from the new head: a power cut then brings nothing back.
+func TestATrimSeenOnceStays(t *testing.T) {
+	d, o := builtLog(t, 200, small)
+	l := mustOpen(t, testDir, o)
+	segs := l.Segments()
+	require.Greater(t, len(segs), 3)
+	faulty := disk.NewFaulty(d)
+	require.NoError(t, l.Close(ctx))
+	o.FS = faulty
+	l = mustOpen(t, testDir, o)
+	faulty.Add(disk.Rule{Op: disk.OpSyncDir, Path: testDir, Nth: 1, Count: disk.Forever, Action: disk.Fail(errDevice)})
+	_, err := l.TrimHead(ctx, segs[2].Base)
+	require.ErrorIs(t, err, errDevice)
+	d = d.Kill()
+	o.FS = d
+	l = mustOpen(t, testDir, o)
+	head := l.Head()
+	require.Greater(t, head, segs[0].Base)
+	o.FS, o.Restarted = d.Crash(), true
+	l = openClosed(t, testDir, o)
+	require.Equal(t, head, l.Head())
+}

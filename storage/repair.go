@@ -43,15 +43,11 @@ func (r *recovery) syncDir() error {
 }
 
 // storeNames flushes the directory as it was found: a name that can be listed is not a
-// stored one, after a kill or a flush of the directory that failed. For a log that is to
-// begin that goes for the directory's own name too, and those above it. Where the mark
-// vouches for all there is, it vouches for the names: each was flushed before what is in
-// its file counted, and the mark's own before it said anything. Names that somebody acts
-// on without the mark are flushed in any case.
+// stored one, after a kill or a flush of the directory that failed, nor is one that is
+// gone: a removed segment would come back with the next power cut, and the head or the
+// tail with it. For a log that is to begin that goes for the directory's own name too, and
+// those above it. Flushing a directory that has not changed costs next to nothing.
 func (r *recovery) storeNames() error {
-	if r.vouched() && !r.hasLost && !r.hasReplica {
-		return nil
-	}
 	if err := r.syncDir(); err != nil {
 		return err
 	}
@@ -73,15 +69,6 @@ func (r *recovery) storeNames() error {
 		}
 	}
 	return nil
-}
-
-// vouched says whether the mark covers the whole log, and nothing is to be repaired.
-func (r *recovery) vouched() bool {
-	if !r.hasMark || len(r.segs) == 0 || r.cut != nil || len(r.lost) > 0 || len(r.remove) > 0 {
-		return false
-	}
-	s := r.segs[len(r.segs)-1]
-	return r.mark == segment.Mark{Segment: s.id, SyncedBytes: s.size}
 }
 
 // beyondUs says whether a directory could not be flushed because it is none that this
