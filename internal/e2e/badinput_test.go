@@ -140,7 +140,6 @@ func (h *hostile) next() wire.Message {
 		require.False(h.t, errors.As(err, &n) && n.Timeout(), "the broker neither answers nor ends the connection")
 		return nil
 	}
-	defer f.Release()
 	if f.Flags.Layout() != wire.LayoutMessage {
 		var ack wire.PublishAck
 		require.NoError(h.t, ack.Decode(f.Flags, f.Payload))
