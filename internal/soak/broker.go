@@ -223,7 +223,7 @@ func (b *broker) prepare(ctx context.Context, o Options) error {
 }
 
 // process are the figures of the broker's process.
-type process struct{ resident, goroutines, descriptors float64 }
+type process struct{ resident, goroutines, descriptors, cpu float64 }
 
 func scrape(ctx context.Context, c *http.Client, url string) (p process, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -235,7 +235,7 @@ func scrape(ctx context.Context, c *http.Client, url string) (p process, err err
 		return p, err
 	}
 	defer resp.Body.Close()
-	want := map[string]*float64{"process_resident_memory_bytes": &p.resident, "go_goroutines": &p.goroutines, "process_open_fds": &p.descriptors}
+	want := map[string]*float64{"process_resident_memory_bytes": &p.resident, "go_goroutines": &p.goroutines, "process_open_fds": &p.descriptors, "process_cpu_seconds_total": &p.cpu}
 	sc := bufio.NewScanner(resp.Body)
 	for sc.Scan() {
 		name, value, _ := strings.Cut(sc.Text(), " ")

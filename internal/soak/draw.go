@@ -135,6 +135,9 @@ func (r *Report) resourcePlot() (*plot.Plot, error) {
 	p.X.Label.Text, p.Y.Label.Text = "seconds", "per cent"
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Add(plotter.NewGrid())
+	if err := addLine(p, "processors used by others", r.points(func(s *Second) float64 { return 100 * s.Others }), grey, vg.Points(0.5)); err != nil {
+		return nil, err
+	}
 	half := r.Seconds[len(r.Seconds)/2:]
 	for _, l := range []struct {
 		name  string

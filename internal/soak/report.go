@@ -16,6 +16,7 @@ import (
 type Second struct {
 	At        int     `json:"at"` // seconds since the load began
 	Published int     `json:"published"`
+	Missed    int     `json:"missed"` // of those, left out because the load itself was late
 	P50       float64 `json:"p50_ms"` // of the publishes that were due in it
 	P99       float64 `json:"p99_ms"`
 	P999      float64 `json:"p999_ms"`
@@ -32,6 +33,10 @@ type Second struct {
 
 	SleepLate float64 `json:"sleep_late_ms"` // the most by which a sleep of 1 ms ended late
 	FlushTook float64 `json:"flush_took_ms"` // the longest write and flush of a page beside the broker
+
+	// Others is the share of the machine's processors that other processes than the broker
+	// and the load used, 0 to 1.
+	Others float64 `json:"others_cpu"`
 
 	Replayed        int `json:"replayed"`
 	CacheOperations int `json:"cache_operations"`
@@ -90,15 +95,18 @@ type StandOut struct {
 	Marked bool    `json:"marked"`
 	// Stall is the machine's own, in milliseconds, of the second and those beside it: a
 	// stall at the end of one second is seen in the latencies of the next.
-	Stall float64 `json:"machine_stall_ms"`
+	Stall  float64 `json:"machine_stall_ms"`
+	Others float64 `json:"others_cpu"` // the most of the same seconds
 }
 
-// OfMachine reports whether the machine stood still for most of what the second stands out by.
-func (s *StandOut) OfMachine() bool { return s.Stall >= s.P999/2 }
+// OfMachine reports whether the machine stood still for most of what the second stands out
+// by, or was at work for others.
+func (s *StandOut) OfMachine() bool { return s.Stall >= s.P999/2 || s.Others >= othersBusy }
 
 const (
-	standsOut = 5
-	mostRise  = 0.05
+	standsOut  = 5
+	mostRise   = 0.05
+	othersBusy = 0.5
 )
 
 // Judge works out the verdict.
@@ -140,6 +148,7 @@ func (r *Report) Judge() {
 		out := StandOut{At: s.At, P999: s.P999, Times: s.P999 / r.Baseline, Marked: s.Marked()}
 		for j := max(0, i-1); j <= min(i+1, len(r.Seconds)-1); j++ {
 			out.Stall = max(out.Stall, r.Seconds[j].Stall())
+			out.Others = max(out.Others, r.Seconds[j].Others)
 		}
 		r.StandOut = append(r.StandOut, out)
 	}
@@ -171,6 +180,12 @@ func (r *Report) String() string {
 		fmt.Fprintf(&b, "last half: %s\n", d)
 	}
 	p50 := median(r.Seconds, func(s *Second) float64 { return s.P50 })
+	missed := 0
+	for _, s := range r.Seconds {
+		missed += s.Missed
+	}
+	others := median(r.Seconds, func(s *Second) float64 { return s.Others })
+	fmt.Fprintf(&b, "machine: %.0f %% used by others (median); %d publishes left out because the load itself was late\n", 100*others, missed)
 	fmt.Fprintf(&b, "publishes: p50 %.2f ms, p99.9 of a second without a mark %.2f ms (medians)\n", p50, r.Baseline)
 	marked, machine := 0, 0
 	for i := range r.StandOut {
@@ -182,7 +197,7 @@ func (r *Report) String() string {
 			machine++
 		}
 	}
-	fmt.Fprintf(&b, "seconds with a p99.9 above %d times that: %d, of them %d marked, %d in which the machine itself stood still for half of it or more\n", standsOut, len(r.StandOut), marked, machine)
+	fmt.Fprintf(&b, "seconds with a p99.9 above %d times that: %d, of them %d marked, %d in which the machine itself stood still for half of it or more, or half of it was others'\n", standsOut, len(r.StandOut), marked, machine)
 	worst := slices.SortedFunc(slices.Values(r.StandOut), func(x, y StandOut) int {
 		switch {
 		case x.P999 > y.P999:
@@ -193,7 +208,7 @@ func (r *Report) String() string {
 		return 0
 	})
 	for _, s := range worst[:min(len(worst), 10)] {
-		fmt.Fprintf(&b, "  second %d: %.1f ms, %.1f times; marked: %t; machine stall %.1f ms\n", s.At, s.P999, s.Times, s.Marked, s.Stall)
+		fmt.Fprintf(&b, "  second %d: %.1f ms, %.1f times; marked: %t; machine stall %.1f ms, %.0f %% others'\n", s.At, s.P999, s.Times, s.Marked, s.Stall, 100*s.Others)
 	}
 	return b.String()
 }

@@ -137,13 +137,21 @@ func (w *watch) at(t time.Time, change func(*Second)) {
 func (w *watch) look(ctx context.Context, progress func(Second)) error {
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
 	defer client.CloseIdleConnections()
+	var before *usage
 	return every(ctx, w.begin.Add(time.Second/2), time.Second, func(due time.Time) error {
 		p, err := scrape(ctx, client, w.broker.http+"/metrics")
 		if err != nil {
 			return err
 		}
+		u, err := usageNow(p.cpu)
+		if err != nil {
+			return err
+		}
+		others := u.others(before)
+		before = u
 		var now Second
 		w.at(due, func(s *Second) {
+			s.Others = others
 			s.Resident, s.Goroutines, s.Descriptors = p.resident, p.goroutines, p.descriptors
 			now = *s
 		})

@@ -146,6 +146,17 @@ func TestSoak(t *testing.T) {
 	}
 }
 
+func TestUsageOfOthers(t *testing.T) {
+	before := &usage{all: 100, idle: 50, ours: 10}
+	require.Zero(t, before.others(nil))
+	require.InDelta(t, 0.25, (&usage{all: 104, idle: 51, ours: 12}).others(before), 1e-9, "busy 3 of 4, 2 of them ours")
+	require.Zero(t, (&usage{all: 104, idle: 54, ours: 12}).others(before), "clocks of different grain")
+	now, err := usageNow(0)
+	require.NoError(t, err)
+	require.Positive(t, now.ours)
+	require.Greater(t, now.all, now.idle)
+}
+
 // steady is a run in which nothing happens.
 func steady(seconds int) *Report {
 	r := &Report{}
@@ -196,6 +207,8 @@ func TestVerdict(t *testing.T) {
 	require.Equal(t, []StandOut{{At: 20, P999: 21, Times: 5.25, Marked: true, Stall: 1}, {At: 30, P999: 50, Times: 12.5, Stall: 45}}, r.StandOut)
 	require.False(t, r.StandOut[0].OfMachine())
 	require.True(t, r.StandOut[1].OfMachine())
+	r.StandOut[0].Others = 0.6
+	require.True(t, r.StandOut[0].OfMachine())
 	require.Equal(t, 3, r.Marked)
-	require.Contains(t, r.String(), "seconds with a p99.9 above 5 times that: 2, of them 1 marked, 1 in which the machine itself stood still")
+	require.Contains(t, r.String(), "seconds with a p99.9 above 5 times that: 2, of them 1 marked, 2 in which the machine itself stood still")
 }
