@@ -21,6 +21,7 @@ type feed struct {
 	next    uint64
 	hasNext bool
 	session *session
+	back    resumption
 }
 
 // newFeed resolves where the shard begins.
@@ -29,7 +30,9 @@ func (s *Subscription) newFeed(ctx context.Context, c *Client, shard int) (*feed
 	if err != nil {
 		return nil, err
 	}
-	return &feed{s: s, shard: shard, start: start}, nil
+	f := &feed{s: s, shard: shard, start: start}
+	f.back = resumption{core: s.client, op: f.op(), most: s.config.resumeTimeout}
+	return f, nil
 }
 
 // startOf is where the options say that a shard begins.
@@ -144,40 +147,10 @@ func (f *feed) run() {
 // resume subscribes again after the last record, until it is accepted or that
 // cannot be any more.
 func (f *feed) resume(ctx context.Context, cause error) error {
-	var large *wire.FrameTooLargeError
-	switch {
-	case errors.As(cause, &large):
-		// It would be sent again for ever.
-		return &Error{Op: f.op(), Retry: wire.RetryFatal, Err: fmt.Errorf("%w: %w: use WithMaxFrame", ErrTooLarge, cause)}
-	case !f.hasNext:
+	if large := tooLarge(f.op(), cause); large == nil && !f.hasNext {
 		return lost(f.op(), cause, false)
 	}
-	b := f.s.client.config.retry.begin()
-	for {
-		wait := b.wait(0)
-		var e *Error
-		if errors.As(cause, &e) {
-			wait = max(wait, e.RetryAfter)
-		}
-		if on := f.s.client.config.events.OnRetry; on != nil {
-			on(f.op(), cause, wait)
-		}
-		if err := pause(ctx, wait); err != nil {
-			return err
-		}
-		err := f.subscribe(ctx)
-		if err == nil {
-			return nil
-		}
-		cause = err
-		if !errors.As(err, &e) || e.Retry == wire.RetryFatal || ctx.Err() != nil {
-			return err
-		}
-		out := time.Since(b.began)
-		if e.Code == wire.CodeNotFound && out > notFoundGrace || f.s.config.resumeTimeout > 0 && out > f.s.config.resumeTimeout {
-			return err
-		}
-	}
+	return f.back.run(ctx, cause, f.subscribe)
 }
 
 // read delivers events until the connection ends, and returns why.
@@ -225,6 +198,7 @@ func (f *feed) deliver(ctx context.Context, d *delivery) error {
 	if n == 0 {
 		return nil
 	}
+	f.back.progress()
 	if base := d.batch.BaseOffset; d.batch.HasOffsets {
 		end := base + n
 		if f.hasNext {

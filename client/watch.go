@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -40,8 +41,9 @@ func WatchFrom(offsets map[int]uint64) WatchOption {
 }
 
 // Watch follows the changes of a cache. When its connection ends, or when it falls
-// behind, it goes on where it was; a change may then come as the value it led to. Next is
-// for one goroutine at a time; Close may be called from any.
+// behind, it goes on where it was, the values it begins with included; a change may then
+// come as the value it led to. Next is for one goroutine at a time; Close may be called
+// from any.
 type Watch struct {
 	k      *Cache
 	key    string
@@ -98,7 +100,7 @@ func (k *Cache) watch(ctx context.Context, key string, prefix bool, opts []Watch
 	}
 	var feeds []*watchFeed
 	for shard := first; shard < first+count; shard++ {
-		f := &watchFeed{w: w, shard: shard, retained: w.cfg.retained}
+		f := &watchFeed{w: w, shard: shard, retained: w.cfg.retained, back: resumption{core: k.c.core, op: "watch " + k.name}}
 		f.next, f.hasNext = w.cfg.from[shard]
 		if err = f.begin(ctx); err != nil {
 			break
@@ -120,7 +122,7 @@ func (k *Cache) watch(ctx context.Context, key string, prefix bool, opts []Watch
 }
 
 // Next returns the next change, waiting for it until ctx ends. Errors: the context's,
-// ErrClosed after Close, ErrNotFound and ErrForbidden.
+// ErrClosed after Close, and what ended the watch: ErrNotFound, ErrForbidden, ErrTooLarge.
 func (w *Watch) Next(ctx context.Context) (Change, error) {
 	if w.err != nil {
 		return Change{}, w.err
@@ -151,13 +153,21 @@ func (w *Watch) stop() {
 
 // watchFeed reads one shard of a watch on a connection of its own, and makes another when
 // that ends.
+//
+// next follows the events, values of a snapshot included: those come in the order of their
+// offsets, so that a snapshot cut short goes on with the changes behind its last value.
+// Only what is complete moves next to where the live changes begin, at resume: a watch
+// that begins live, and the last of left values.
 type watchFeed struct {
 	w        *Watch
 	shard    int
 	retained bool
 	next     uint64 // first offset not yet seen
 	hasNext  bool
+	left     uint64 // values of the snapshot still to come, where the broker counted them
+	resume   uint64
 	session  *session
+	back     resumption
 }
 
 // begin asks for the watch.
@@ -189,20 +199,21 @@ func (f *watchFeed) begin(ctx context.Context) error {
 	switch m := got.(type) {
 	case *wire.CacheWatchStarted:
 		f.session = s
-		if !f.hasNext {
+		f.left, f.resume = m.RetainedCount, m.ResumeOffset
+		if !f.hasNext && (!f.retained || m.HasRetainedCount && m.RetainedCount == 0) {
 			f.next, f.hasNext = m.ResumeOffset, true
 		}
-		if m.Resnapshot {
-			f.next = m.ResumeOffset
-		}
-		f.retained = false
 		return nil
+	case *wire.NotLeader:
+		err = &Error{Op: op, Code: wire.CodeNotLeader, Retry: wire.RetryRedirect, Message: "led by " + m.NodeID}
 	case *wire.Error:
 		err = failed(op, &m.Failure)
 	case *wire.SubscribeCursorError:
 		err = cursorError(op, f.shard, m)
+	case *wire.Unsupported:
+		err = &Error{Op: op, Retry: wire.RetryFatal, Err: ErrUnsupported}
 	default:
-		err = unexpected(op, &answer{message: got})
+		err = &Error{Op: op, Retry: wire.RetryFatal, Message: "was answered with " + got.Type()}
 	}
 	s.close()
 	return err
@@ -213,34 +224,24 @@ func (f *watchFeed) run() {
 	w := f.w
 	for {
 		err := f.read()
-		if w.ctx.Err() != nil {
-			return
+		f.session.close()
+		if e := w.k.c.config.events.OnDisconnect; e != nil {
+			e(f.session.addr, err)
 		}
-		b := w.k.c.config.retry.begin()
-		for {
-			if err = f.begin(w.ctx); err == nil {
-				break
-			}
-			d, again := b.again(err, true)
-			if errors.Is(err, ErrUnavailable) || errors.Is(err, ErrConnectionLost) || errors.Is(err, ErrShardUnavailable) {
-				d, again = min(max(d, 10*time.Millisecond), time.Second), true // a broker that restarts comes back
-			}
-			if !again {
-				f.deliver(watchItem{err: err})
-				return
-			}
-			if pause(w.ctx, d) != nil {
-				return
-			}
+		if err = f.back.run(w.ctx, err, f.begin); err == nil {
+			continue
 		}
+		if w.ctx.Err() == nil {
+			f.deliver(watchItem{err: err})
+		}
+		return
 	}
 }
 
-// read hands out events until the connection ends.
+// read hands out events until the connection ends, and returns why.
 func (f *watchFeed) read() error {
 	stop := context.AfterFunc(f.w.ctx, f.session.close)
 	defer stop()
-	defer f.session.close()
 	for {
 		m, err := f.session.message()
 		if err != nil {
@@ -250,6 +251,7 @@ func (f *watchFeed) read() error {
 			return err
 		}
 		switch m := m.(type) {
+		case *wire.EventStreamHello:
 		case *wire.CacheEvent:
 			c := Change{Shard: f.shard, Key: m.Key, Value: m.Value, Deleted: !m.HasValue, Offset: m.Offset}
 			if m.ExpiresAtMillis != 0 {
@@ -258,10 +260,25 @@ func (f *watchFeed) read() error {
 			if !f.deliver(watchItem{change: c}) {
 				return ErrClosed
 			}
-			f.next = max(f.next, m.Offset+1)
-		case *wire.CacheWatchLagged:
+			f.seen(m.Offset)
+		case *wire.CacheWatchLagged, *wire.ShardMoved:
 			// The broker shows the present values to one that asks for what is gone.
-			return nil
+			return errMoved
+		case *wire.Error:
+			return failed("watch "+f.w.k.name, &m.Failure)
+		default:
+			return fmt.Errorf("unexpected message %s", m.Type())
+		}
+	}
+}
+
+// seen moves next past an event that was handed out.
+func (f *watchFeed) seen(offset uint64) {
+	f.back.progress()
+	f.next, f.hasNext = max(f.next, offset+1), true
+	if f.left > 0 {
+		if f.left--; f.left == 0 {
+			f.next = max(f.next, f.resume)
 		}
 	}
 }
