@@ -37,10 +37,23 @@ type MalformedError struct {
 	// the refusal can name it.
 	RequestID    uint64
 	HasRequestID bool
+	// Limit: it follows the protocol, and is more than is taken at once.
+	Limit bool
+}
+
+// Code is what a refusal is answered with.
+func (e *MalformedError) Code() Code {
+	if e.Limit {
+		return CodeLimitExceeded
+	}
+	return CodeInvalidRequest
 }
 
 // Error names the layout and the part.
 func (e *MalformedError) Error() string {
+	if e.Limit && e.What != "" {
+		return "wire: " + e.What + ": " + e.Detail
+	}
 	if e.What == "" {
 		return "wire: malformed message: " + e.Detail
 	}

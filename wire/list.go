@@ -5,6 +5,15 @@ import (
 	"strconv"
 )
 
+// ElementBytes is the memory that an element of a list of payloads takes beside its bytes.
+// Whoever bounds payloads counts it, for a frame holds empty ones by the million.
+const ElementBytes = 24
+
+// MaxElements bounds a list of payloads: the elements alone may take 16 MiB.
+const MaxElements = 16 << 20 / ElementBytes
+
+var tooManyElements = "more than " + strconv.Itoa(MaxElements) + " in one request: send several"
+
 // elements calls f for each element of the array of a field.
 func (c *codec) elements(s *span, name string, f func(start, end int, escaped bool)) {
 	if s.first != '[' {
@@ -45,6 +54,11 @@ func (c *codec) bytesListAs(name string, p *[][]byte, own bool) {
 	}
 	if s := c.need(name); s != nil {
 		c.elements(s, name, func(start, end int, escaped bool) {
+			if len(list) == MaxElements {
+				c.fail(name, tooManyElements)
+				c.err.Limit = true
+				return
+			}
 			list = append(list, c.bytesAt(c.in[start], start, end, escaped, name, own))
 		})
 	}

@@ -93,8 +93,9 @@ func DecodeMessage(payload []byte) (Message, error) {
 // returns, and everything in it, is good until the next call and as long as the
 // payload is. Two kinds of field outlive both: names (of tenants, namespaces,
 // streams, caches and groups), and payloads of publish, publish_batch,
-// publish_idempotent, publish_if and commit. The zero value is ready. A Decoder
-// is for one goroutine.
+// publish_idempotent, publish_if and commit. A message of more than 64 KiB owns
+// all of its memory: a Decoder keeps nothing of it. The zero value is ready. A
+// Decoder is for one goroutine.
 type Decoder struct {
 	// Names is shared with PublishBatchFrame.Decode.
 	Names   Names
@@ -107,6 +108,9 @@ const scratchKept = 64 << 10
 
 // Decode reads the payload of a frame without flags.
 func (d *Decoder) Decode(payload []byte) (Message, error) {
+	if len(payload) > scratchKept {
+		return decodeMessage(payload, nil)
+	}
 	return decodeMessage(payload, d)
 }
 

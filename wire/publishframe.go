@@ -84,12 +84,17 @@ func (f *PublishBatchFrame) Decode(flags Flags, payload []byte, names *Names) er
 	setName(&f.Tenant, c.text16("tenant_id"), names)
 	setName(&f.Namespace, c.text16("namespace"), names)
 	setName(&f.Stream, c.text16("stream"), names)
-	if n := c.count(4, "count"); c.bad == "" {
+	n := c.count(4, "count")
+	many := n > MaxElements
+	if many {
+		c.bad = "payloads: " + tooManyElements
+	}
+	if c.bad == "" {
 		f.Payloads = c.blobs(fit(f.Payloads, n), n, "payload")
 	}
 	if c.bad != "" {
 		f.Payloads = f.Payloads[:0]
-		return &MalformedError{What: "publish batch", Detail: c.bad, RequestID: f.RequestID, HasRequestID: f.Acked}
+		return &MalformedError{What: "publish batch", Detail: c.bad, RequestID: f.RequestID, HasRequestID: f.Acked, Limit: many}
 	}
 	return nil
 }

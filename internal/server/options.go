@@ -28,7 +28,7 @@ type Limits struct {
 	// UnackedWindow is the same for publishes that are never answered. 4096.
 	UnackedWindow int
 	// InFlightBytes bounds the payload of a connection's publishes that are not yet
-	// settled: at that depth its streams are not read. One larger publish is let
+	// settled, 24 bytes a record added: at that depth its streams are not read. One larger publish is let
 	// through alone. 16 MiB.
 	InFlightBytes int
 	// UnreadBytes is how many bytes of answers may wait for a client to read them, or for

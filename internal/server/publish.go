@@ -105,7 +105,7 @@ func (s *session) publishFrame(frame wire.Frame) error {
 		answer = answerBinary
 	}
 	if err != nil {
-		refusal := wire.NewFailure(wire.CodeInvalidRequest, err.Error())
+		refusal := malformed(err)
 		if !f.Acked {
 			recycle(p)
 			return s.refuse(RefusedRequest, refusal)
@@ -119,7 +119,7 @@ func (s *session) publishFrame(frame wire.Frame) error {
 	frame.Retain()
 	p.held, p.isHeld = frame, true
 	p.Idempotent, p.ProducerID, p.Sequence = f.Idempotent, f.ProducerID, f.Sequence
-	s.publish(p, len(frame.Payload), &route{f.Tenant, f.Namespace, f.Stream, f.Key, f.HasKey, 0, false})
+	s.publish(p, len(frame.Payload)+len(f.Payloads)*wire.ElementBytes, &route{f.Tenant, f.Namespace, f.Stream, f.Key, f.HasKey, 0, false})
 	return nil
 }
 
@@ -138,8 +138,8 @@ func (s *session) publishBatchMessage(m *wire.PublishBatch) error {
 	if err != nil || p == nil {
 		return err
 	}
-	p.frame.Payloads = append(p.frame.Payloads[:0], m.Payloads...)
-	s.publish(p, payloadBytes(m.Payloads), &route{m.Tenant, m.Namespace, m.Stream, m.Key, m.HasKey, m.Shard, m.HasShard})
+	size := p.take(&m.Payloads)
+	s.publish(p, size, &route{m.Tenant, m.Namespace, m.Stream, m.Key, m.HasKey, m.Shard, m.HasShard})
 	return nil
 }
 
@@ -159,9 +159,9 @@ func (s *session) messagePublication(ack wire.AckMode, id uint64, hasID bool) (*
 
 func (s *session) publishIdempotent(m *wire.PublishIdempotent) error {
 	p := s.newPublication(answerJSON, m.RequestID)
-	p.frame.Payloads = append(p.frame.Payloads[:0], m.Payloads...)
+	size := p.take(&m.Payloads)
 	p.Idempotent, p.ProducerID, p.Sequence = true, m.ProducerID, m.Sequence
-	s.publish(p, payloadBytes(m.Payloads), &route{m.Tenant, m.Namespace, m.Stream, m.Key, m.HasKey, m.Shard, m.HasShard})
+	s.publish(p, size, &route{m.Tenant, m.Namespace, m.Stream, m.Key, m.HasKey, m.Shard, m.HasShard})
 	return nil
 }
 
@@ -172,15 +172,19 @@ func publishIf(r *Request) {
 	reply := r.Defer()
 	p := s.newPublication(answerReply, m.RequestID)
 	p.reply = reply
-	p.frame.Payloads = append(p.frame.Payloads[:0], m.Payloads...)
+	size := p.take(&m.Payloads)
 	p.Expected, p.HasExpected = storage.Offset(m.ExpectedOffset), true
-	s.publish(p, payloadBytes(m.Payloads), &route{m.Tenant, m.Namespace, m.Stream, m.Key, m.HasKey, m.Shard, m.HasShard})
+	s.publish(p, size, &route{m.Tenant, m.Namespace, m.Stream, m.Key, m.HasKey, m.Shard, m.HasShard})
 }
 
-func payloadBytes(payloads [][]byte) int {
-	n := 0
-	for _, p := range payloads {
-		n += len(p)
+// take moves the payloads of a message to p, so that the message holds nothing of them,
+// and returns what they take of the bytes in flight.
+func (p *publication) take(payloads *[][]byte) int {
+	list := append(p.frame.Payloads[:0], *payloads...)
+	p.frame.Payloads, *payloads = list, nil
+	n := len(list) * wire.ElementBytes
+	for _, b := range list {
+		n += len(b)
 	}
 	return n
 }

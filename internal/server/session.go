@@ -231,6 +231,7 @@ func (s *session) handleMessage(frame wire.Frame) error {
 	}
 	s.request.Message, s.request.reply = m, nil
 	s.run(handler)
+	s.request.Message = nil
 	return nil
 }
 
@@ -275,7 +276,7 @@ func (s *session) undecodable(err error) error {
 		s.answer(&wire.Unsupported{RequestType: u.Type, RequestID: u.RequestID, HasRequestID: u.HasRequestID})
 		return nil
 	}
-	f := wire.NewFailure(wire.CodeInvalidRequest, err.Error())
+	f := malformed(err)
 	if m, ok := errors.AsType[*wire.MalformedError](err); ok && m.HasRequestID && isPublish(m.What) && !s.uni {
 		s.server.events.refused(RefusedRequest)
 		if m.What == "publish_if" {
@@ -288,6 +289,13 @@ func (s *session) undecodable(err error) error {
 		return nil
 	}
 	return s.refuse(RefusedRequest, f)
+}
+
+func malformed(err error) *wire.Failure {
+	if m, ok := errors.AsType[*wire.MalformedError](err); ok {
+		return wire.NewFailure(m.Code(), err.Error())
+	}
+	return wire.NewFailure(wire.CodeInvalidRequest, err.Error())
 }
 
 func isPublish(kind string) bool {
