@@ -105,7 +105,9 @@ func (r *Replica) receiveBeat(m *Message) {
 	}
 	a := r.send(BeatAnswer, m.From, m.Term)
 	a.Round, a.SentAt = m.Round, m.SentAt
-	if m.Lease && r.cfg.Leases {
+	if m.Lease && r.cfg.Leases && r.role == Follower && !(r.persistBusy && r.persisting != r.accepted) {
+		// Nothing is granted once another term is on its way to the disk, or asked for: the
+		// fence that follows was judged by the grants before.
 		a.Lease = true
 		r.granted = r.now + LeaseTime
 	}

@@ -53,7 +53,7 @@ var mutations = []mutation{
 	{replica.BoundUnshipped, "churn", 14},
 	{replica.ReadRound, "cache", 265},
 	{replica.LeaseHeld, "lease", 1},
-	{replica.LeaseMargin, "margin", 1},
+	{replica.LeaseMargin, "margin", 12},
 	{replica.UnknownOutcome, "churn", 13},
 	{replica.TrimBelowMark, "trims", 67},
 	{replica.CountListed, "wipe", 25},
