@@ -210,22 +210,36 @@ func (u *cacheUnit) Delete(ctx context.Context) error {
 	return errors.Join(u.closeCounters(func(n *partition.Counter) error { return n.Delete(ctx) }), u.Cache.Delete(ctx))
 }
 
-// Reopen makes a poisoned shard serve again, if the disk lets it.
+// Reopen makes a poisoned shard serve again, if the disk lets it, and counters that were
+// out of service. Values that have failed are ErrOpenAnew: the broker replaces the unit.
 func (u *cacheUnit) Reopen(ctx context.Context) error {
-	if n := u.counters.Load(); n != nil && n.State() == partition.Poisoned {
-		if err := n.Reopen(ctx); err != nil {
+	if err := u.reopenCounters(ctx); err != nil {
+		return err
+	}
+	return u.Cache.Reopen(ctx)
+}
+
+func (u *cacheUnit) reopenCounters(ctx context.Context) error {
+	n := u.counters.Load()
+	if n != nil {
+		err := n.Reopen(ctx)
+		if !errors.Is(err, partition.ErrOpenAnew) {
 			return err
 		}
-	}
-	if u.failed.Load() != nil {
-		if _, err := u.openCounters(ctx); err != nil {
-			return err
+		u.mu.Lock()
+		if u.counters.CompareAndSwap(n, nil) {
+			u.failed.Store(&err)
+			if err := n.Close(ctx); err != nil {
+				u.log.Warn("failed counters closed with an error", "shard", u.name, "error", err)
+			}
 		}
+		u.mu.Unlock()
 	}
-	if u.Cache.State() == partition.Poisoned {
-		return u.Cache.Reopen(ctx)
+	if u.failed.Load() == nil {
+		return nil
 	}
-	return nil
+	_, err := u.openCounters(ctx)
+	return err
 }
 
 // State is that of the part that is worse off.

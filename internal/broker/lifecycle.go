@@ -17,6 +17,18 @@ import (
 // log by the workers.
 func (b *Broker) open(r *resource) {
 	b.progress.add(len(r.shards))
+	if r.before == nil {
+		b.openShards(r)
+		return
+	}
+	// Not on a worker: those that free its directories may need one.
+	b.followed.Go(func() {
+		r.waitBefore(b.life)
+		b.openShards(r)
+	})
+}
+
+func (b *Broker) openShards(r *resource) {
 	for i := range r.shards {
 		sh := &r.shards[i]
 		if !r.def.durable() {
@@ -24,7 +36,11 @@ func (b *Broker) open(r *resource) {
 			b.opened(sh, u, err)
 			continue
 		}
-		r.openers.enter()
+		if !r.openers.enter() {
+			sh.set(&status{state: partition.Closed})
+			b.tried(false)
+			continue
+		}
 		ok := b.opening.submit(func() {
 			defer r.openers.leave()
 			b.openShard(sh)
@@ -59,7 +75,7 @@ func (b *Broker) tried(failed bool) {
 
 func (b *Broker) openShard(sh *shard) {
 	r := sh.owner
-	if !r.waitBefore(b.life) || r.Deleted() || b.life.Err() != nil {
+	if r.Deleted() || b.life.Err() != nil {
 		sh.set(&status{state: partition.Closed})
 		b.tried(false)
 		return
@@ -230,6 +246,10 @@ const closeWithin = 30 * time.Second
 // close, and their directories are renamed into the trash.
 func (b *Broker) delete(r *resource) {
 	b.deleting.submit(func() {
+		if r.before != nil {
+			// Deletions begin in their order: that of the one before is under way.
+			r.waitBefore(b.life)
+		}
 		r.openers.close()
 		failed := 0
 		for i := range r.shards {

@@ -3,6 +3,8 @@ package broker
 import (
 	"context"
 	"sync"
+
+	"github.com/felixlog/felix/internal/partition"
 )
 
 // Progress is how far opening the shards has come.
@@ -53,6 +55,13 @@ func (g *progress) done(failed bool) Progress {
 	return g.p
 }
 
+// failed counts a shard that served and does not any more.
+func (g *progress) failed() {
+	g.mu.Lock()
+	g.p.Failed++
+	g.mu.Unlock()
+}
+
 func (g *progress) healed() {
 	g.mu.Lock()
 	g.p.Failed--
@@ -69,6 +78,24 @@ func (b *Broker) Progress() Progress {
 // Ready says that every shard has been tried and the broker is not shutting down.
 // Damaged ones do not keep it from being ready: [Broker.Damaged] names them.
 func (b *Broker) Ready() bool { return !b.draining.Load() && b.Progress().Ready() }
+
+// WaitJudged waits until the bytes of every shard have been looked at: one that could not
+// be opened for another reason is still as the last run left it.
+func (b *Broker) WaitJudged(ctx context.Context) error {
+	return b.await(ctx, func() (bool, error) {
+		if !b.Progress().Ready() {
+			return false, nil
+		}
+		judged := true
+		b.resources(func(r *resource) {
+			for i := range r.shards {
+				st := r.shards[i].status.Load()
+				judged = judged && st.state != partition.Opening && !st.unjudged()
+			}
+		})
+		return judged, nil
+	})
+}
 
 // WaitReady waits until every shard has been tried.
 func (b *Broker) WaitReady(ctx context.Context) error {

@@ -2,11 +2,11 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/felixlog/felix/internal/partition"
-	"github.com/felixlog/felix/storage"
 )
 
 // openers are the openings under way of a resource; none begins once it is deleted.
@@ -48,14 +48,16 @@ func (b *Broker) reopen(ctx context.Context, r *resource, i int) error {
 		if st := u.State(); st != partition.Poisoned && st != partition.Damaged {
 			return nil
 		}
-		return u.Reopen(ctx)
+		if err := u.Reopen(ctx); !errors.Is(err, partition.ErrOpenAnew) {
+			return err
+		}
 	}
 	if uint(i) >= uint(len(r.shards)) {
 		return err
 	}
 	sh := &r.shards[i]
 	st := sh.status.Load()
-	if st.state != partition.Damaged {
+	if st.state != partition.Damaged && (st.unit == nil || st.unit.State() != partition.Damaged) {
 		return sh.unavailable(st)
 	}
 	done := make(chan error, 1)
@@ -70,11 +72,12 @@ func (b *Broker) reopen(ctx context.Context, r *resource, i int) error {
 	}
 }
 
-// openAgain has a shard opened whose status is st, that of a failed opening. False when
-// it has another status by now, is deleted, or the broker closes: done is not called.
+// openAgain has a shard opened whose status is st, that of a failed opening or of a unit
+// that has failed. False when it has another status by now, is deleted, or the broker
+// closes: done is not called.
 func (b *Broker) openAgain(sh *shard, st *status, done func(error)) bool {
 	r := sh.owner
-	if !r.openers.enter() {
+	if r.Deleted() || !r.openers.enter() {
 		return false
 	}
 	if !sh.status.CompareAndSwap(st, &status{state: partition.Opening}) {
@@ -83,15 +86,31 @@ func (b *Broker) openAgain(sh *shard, st *status, done func(error)) bool {
 	}
 	ok := b.opening.submit(func() {
 		defer r.openers.leave()
+		if st.unit != nil {
+			b.progress.failed()
+			b.closeFailed(sh, st.unit)
+		}
 		u, err := b.openLog(b.life, sh)
 		b.reopened(sh, u, err, st.tries+1)
 		done(err)
 	})
 	if !ok {
+		if st.unit != nil {
+			b.closeFailed(sh, st.unit)
+		}
 		sh.set(&status{state: partition.Closed})
 		r.openers.leave()
 	}
 	return ok
+}
+
+// closeFailed closes a unit that is to be opened anew: it gives back its log.
+func (b *Broker) closeFailed(sh *shard, u unit) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeWithin)
+	defer cancel()
+	if err := u.Close(ctx); err != nil {
+		b.o.Log.Warn("failed shard closed with an error", "shard", sh.name, "error", err)
+	}
 }
 
 func (b *Broker) reopened(sh *shard, u unit, err error, tries int) {
@@ -105,6 +124,7 @@ func (b *Broker) reopened(sh *shard, u unit, err error, tries int) {
 	b.progress.healed()
 	sh.set(&status{state: partition.Active, unit: u})
 	sh.owner.def.opened(u)
+	sh.owner.def.opened(u)
 }
 
 const mostRetryOpen = 30 * time.Second
@@ -113,7 +133,7 @@ const mostRetryOpen = 30 * time.Second
 // than its bytes: no descriptors, no room, a device that does not answer. Damage waits
 // for an operator.
 func (b *Broker) retryLater(sh *shard, st *status) {
-	if st.err == nil || isA[*storage.DamagedError](st.err) || isA[*storage.Corruption](st.err) {
+	if !st.unjudged() {
 		return
 	}
 	wait := min(b.o.Limits.RetryOpen<<min(st.tries, 10), mostRetryOpen)

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/wire"
 )
@@ -58,6 +59,12 @@ type status struct {
 	unit  unit  // Active
 	err   error // Damaged
 	tries int   // in a row that failed, before this
+}
+
+// unjudged says that the shard could not be opened for another reason than its bytes: they
+// were not looked at.
+func (st *status) unjudged() bool {
+	return st.err != nil && !isA[*storage.DamagedError](st.err) && !isA[*storage.Corruption](st.err)
 }
 
 func (r *resource) init(b *Broker, def definition, kind, root string, k key, shards uint32) {
@@ -139,16 +146,11 @@ func (r *resource) opening() bool {
 }
 
 // waitBefore waits until the directories of the one that had the name are out of the
-// way.
-func (r *resource) waitBefore(ctx context.Context) bool {
-	if r.before == nil {
-		return true
-	}
+// way, or ctx ends.
+func (r *resource) waitBefore(ctx context.Context) {
 	select {
 	case <-r.before:
-		return true
 	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -355,14 +355,17 @@ func (n *Node) follow() {
 		}
 		return
 	}
-	if err := n.data.Recovered(); err != nil {
-		n.log.Error("node.json cannot be written: a further start would judge damage as after this one", "error", err)
-	}
 	ready := "ready"
 	was := "recovering"
 	n.status.CompareAndSwap(n.statusIs(was), &ready)
 	p := n.broker.Progress()
 	n.log.Info("all shards opened", "shards", p.Total, "out_of_service", p.Failed, "seconds", time.Since(began).Seconds())
+	if err := n.broker.WaitJudged(n.stopped); err != nil {
+		return // it stops: what was not looked at is judged as after this start
+	}
+	if err := n.data.Recovered(); err != nil {
+		n.log.Error("node.json cannot be written: a further start would judge damage as after this one", "error", err)
+	}
 }
 
 // statusIs is the pointer of the present status if it is s, else one that is not.

@@ -1,0 +1,83 @@
+package broker
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/internal/testkit/disk"
+	"github.com/felixlog/felix/storage/vfs"
+)
+
+// TestAStreamMadeAnewWaitsOnNoWorker: a stream with a failed shard is deleted and made
+// again while the worker that deletes is busy, and the old one's retry comes meanwhile.
+// With one worker to open shards, neither may wait on it for the other.
+func TestAStreamMadeAnewWaitsOnNoWorker(t *testing.T) {
+	w := newWorld(t)
+	faulty := disk.NewFaulty(vfs.OS())
+	b := w.open(func(o *Options) { o.FS, o.Limits.RetryOpen, o.Limits.Recovering = faulty, time.Hour, 1 })
+	x := create(t, b, durableStream("x"))
+	failing := faulty.Add(disk.Rule{Op: disk.OpReadDir, Path: w.dir("old", 0), Count: disk.Forever, Action: disk.Fail(syscall.EMFILE)})
+	_, err := b.CreateStream(deadline(t), durableStream("old"))
+	require.NoError(t, err)
+	old, err := b.Stream("t1", "ns", "old")
+	require.NoError(t, err)
+	require.Equal(t, partition.Damaged, old.ShardState(0))
+	failing.Remove()
+
+	gate := disk.NewGate()
+	release := sync.OnceFunc(gate.Open)
+	defer release()
+	_, err = put(shardOf(t, x, 0), "x")
+	require.NoError(t, err)
+	faulty.Add(disk.Rule{Op: disk.OpDatasync, Path: filepath.Join(w.dir("x", 0), "*.log"), Count: disk.Forever, Action: disk.Hold(gate)})
+	require.NoError(t, b.DeleteStream(deadline(t), "t1", "ns", "x"))
+	require.NoError(t, gate.Await(deadline(t), 1))
+
+	require.NoError(t, b.DeleteStream(deadline(t), "t1", "ns", "old"))
+	created := make(chan error, 1)
+	go func() {
+		_, err := b.CreateStream(deadline(t), durableStream("old"))
+		created <- err
+	}()
+	require.Eventually(t, func() bool {
+		now, err := b.Stream("t1", "ns", "old")
+		return err == nil && now != old
+	}, 10*time.Second, time.Millisecond)
+	require.Error(t, b.ReopenShard(deadline(t), old, 0), "it is deleted")
+	free := create(t, b, durableStream("free"))
+	_, err = put(shardOf(t, free, 0), "opened meanwhile")
+	require.NoError(t, err)
+	release()
+	require.NoError(t, <-created)
+	now, err := b.Stream("t1", "ns", "old")
+	require.NoError(t, err)
+	require.Equal(t, partition.Active, now.ShardState(0))
+}
+
+// TestAShardThatWasNotLookedAtIsNotJudged: without descriptors its bytes were not read, so
+// that what the last run left is not known yet.
+func TestAShardThatWasNotLookedAtIsNotJudged(t *testing.T) {
+	w := newWorld(t)
+	b := w.open()
+	create(t, b, durableStream("s"))
+	require.NoError(t, b.Close(context.Background()))
+	faulty := disk.NewFaulty(vfs.OS())
+	rule := faulty.Add(disk.Rule{Op: disk.OpReadDir, Path: w.dir("s", 0), Count: disk.Forever, Action: disk.Fail(syscall.EMFILE)})
+	b = w.open(func(o *Options) { o.FS, o.Limits.RetryOpen = faulty, time.Hour })
+	require.NoError(t, b.WaitReady(deadline(t)))
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, b.WaitJudged(over), context.Canceled)
+	rule.Remove()
+	s, err := b.Stream("t1", "ns", "s")
+	require.NoError(t, err)
+	require.NoError(t, b.ReopenShard(deadline(t), s, 0))
+	require.NoError(t, b.WaitJudged(deadline(t)))
+}
