@@ -96,6 +96,21 @@ def test_watch(shared, client):
         assert changes(empty, 2) == [("none:1", b"d"), ("none:1", None)], "an expiry is a delete"
 
 
+def test_watch_from_an_offset(shared, client):
+    c = cache(shared, "resumed")
+    for i in range(5):
+        client.cache_put(*c, f"k{i}", b"%d" % i)
+    middle = client.watch_cache(*c, felix.CacheWatchFilter.prefix("k"), start=3)
+    assert not middle.resnapshot
+    assert changes(middle, 2) == [("k3", b"3"), ("k4", b"4")]
+    tail = client.watch_cache(*c, felix.CacheWatchFilter.key("k1"), start=5)
+    client.cache_put(*c, "k1", b"new")
+    assert changes(tail, 1) == [("k1", b"new")]
+    assert changes(middle, 1) == [("k1", b"new")]
+    with pytest.raises(felix.FelixError):
+        client.watch_cache(*c, felix.CacheWatchFilter.prefix("k"), start=1000)
+
+
 def test_watch_after_compaction(broker):
     c = cache(broker, "compacted")
     with broker.client() as client:
@@ -173,11 +188,44 @@ def test_dead_letters(shared, client):
     assert client.group_dead_letters(TENANT, NAMESPACE, s, 0, "workers") == []
 
 
+def test_redriven_and_discarded_records_are_done(shared, client):
+    s = queue(shared, client, "letters", 3)
+    scope = (TENANT, NAMESPACE, s, 0, "workers")
+    for _ in range(5):
+        for record in poll(client, s):
+            nack(client, s, record)
+    assert poll(client, s) == []
+    assert client.group_dead_letters(*scope) == [0, 1, 2]
+    client.group_discard(*scope, 1)
+    client.group_discard(*scope, 1)
+    client.group_redrive(*scope, 2)
+    (record,) = poll(client, s)
+    assert (record.offset, record.payload, record.attempts) == (2, b"2", 1)
+    client.group_ack(*scope, 2)
+    assert poll(client, s) == []
+    assert client.group_dead_letters(*scope) == [0]
+    with pytest.raises(felix.FelixError):
+        client.group_redrive(*scope, 1)
+
+
+def test_groups_that_are_refused(shared, client):
+    s = queue(shared, client, "plain", 1)
+    shared.stream("volatile")
+    for stream, more in (("volatile", {}), ("nowhere", {}), (s, {"consumer": "c" * 129}), (s, {"group": "g" * 129})):
+        with pytest.raises(felix.FelixError):
+            poll(client, stream, **more)
+    assert client.group_dead_letters(TENANT, NAMESPACE, s, 0, "nobody") == []
+    with pytest.raises(felix.FelixError):
+        client.group_ack(TENANT, NAMESPACE, s, 0, "nobody", 0)
+    assert [r.offset for r in poll(client, s)] == [0], "the client goes on after a refusal"
+
+
 def test_reclaim(shared, client):
     s = queue(shared, client, "owned", 3)
     with shared.client() as gone:
         assert len(poll(gone, s, max_records=2, consumer="c1")) == 2
     assert [(r.offset, r.attempts) for r in poll(client, s, consumer="c1", reclaim=True, max_records=2)] == [(0, 2), (1, 2)]
+    assert [r.offset for r in poll(client, s, consumer="c1", reclaim=True)] == [2], "what this connection holds stays"
 
 
 def test_groups_and_caches_survive_a_kill(broker):
