@@ -79,7 +79,7 @@ func brokerCommand(t *testing.T) func(args ...string) *exec.Cmd {
 // A few seconds of everything at once, so that the long run works when it is wanted;
 // FELIX_SOAK_TIME makes it one, which is judged.
 func TestSoak(t *testing.T) {
-	o := Options{Time: 6 * time.Second, Dir: t.TempDir(), Broker: brokerCommand(t), SegmentBytes: 128 << 10, RetentionBytes: 256 << 10}
+	o := Options{Time: 6 * time.Second, Dir: t.TempDir(), Broker: brokerCommand(t), SegmentBytes: 64 << 10, RetentionBytes: 128 << 10}
 	out, judged := t.TempDir(), false
 	if text := os.Getenv("FELIX_SOAK_TIME"); text != "" {
 		var err error
