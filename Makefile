@@ -10,7 +10,7 @@ SOAK_TIME ?= 1h
 SOAK_OUT ?= out/soak
 BENCH_ARGS ?=
 
-.PHONY: build test vet race interop crash crash-sim recovery sim soak fuzz bench guards
+.PHONY: build test vet race interop crash crash-sim compaction recovery sim soak fuzz bench guards
 
 build:
 	$(GO) build -o felix ./cmd/felix
@@ -43,6 +43,11 @@ crash-sim:
 # A failing seed prints the command that replays it.
 sim:
 	$(GO) test -count=1 -timeout 4h -v -run '^(TestSeeds|TestProfiles|TestMutations|TestEveryClauseHasAMutation)$$' ./internal/testkit/sim -sim.seeds=$(SEEDS)
+
+# A million keys written five times, then kill -9 during compaction 50 times. Minutes, and
+# a GiB of disk.
+compaction:
+	FELIX_COMPACTION_KEYS=1000000 FELIX_COMPACTION_KILLS=50 $(GO) test -count=1 -timeout 4h -run 'TestCompactionUnderKills' -v ./internal/e2e
 
 # Everything at once against one broker for SOAK_TIME; samples and a picture in SOAK_OUT.
 # Fails if memory, goroutines or descriptors go on rising.

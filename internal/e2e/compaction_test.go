@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -189,7 +190,8 @@ func TestCompactionUnderKills(t *testing.T) {
 	}
 	t.Logf("%d keys written 5 times in %v", keys, time.Since(began).Round(time.Millisecond))
 	settled := func(what string) {
-		ctx := soon(t)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
 		for size, _ := o.segments(); float64(size) > 2.5*float64(o.liveBytes()); size, _ = o.segments() {
 			// Compaction has a pace of its own. A read tells whether it does any harm.
 			o.check(10, r, get)
@@ -222,6 +224,11 @@ func TestCompactionUnderKills(t *testing.T) {
 		p.kill()
 		writers.Wait()
 		p.start()
+		// Reading the log of a million keys in takes longer than a client is patient.
+		require.Eventually(t, func() bool {
+			_, _, err := k.Get(soon(t), overwrittenKey(0))
+			return err == nil
+		}, 5*time.Minute, 10*time.Millisecond)
 		o.check(min(keys, 2000), r, get)
 	}
 	t.Logf("killed %d times, %d of them after compaction had let a segment go", kills, moved)
