@@ -43,14 +43,8 @@ func (c *Client) startOf(ctx context.Context, stream string, shard int, s *subsc
 	if s.at.IsZero() {
 		return s.start, nil
 	}
-	offset, found, err := c.OffsetForTime(ctx, stream, shard, s.at)
-	switch {
-	case err != nil:
-		return wire.Start{}, err
-	case !found:
-		return wire.Start{Kind: wire.StartLatest}, nil
-	}
-	return wire.Start{Kind: wire.StartOffset, Offset: offset}, nil
+	offset, err := c.startAt(ctx, stream, shard, s.at)
+	return wire.Start{Kind: wire.StartOffset, Offset: offset}, err
 }
 
 func (f *feed) op() string { return "subscribe " + f.s.stream.stream }

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"errors"
+	"math"
 	"time"
 
 	"github.com/felixlog/felix/wire"
@@ -118,6 +120,38 @@ func (c *Client) OffsetForTime(ctx context.Context, stream string, shard int, at
 		return 0, false, unexpected(op, a)
 	}
 	return m.Offset, m.HasOffset, nil
+}
+
+// tailOf returns the next offset of a durable stream's shard. Nothing says it but the
+// refusal to read what lies past every record.
+func (c *Client) tailOf(ctx context.Context, stream string, shard int) (uint64, error) {
+	_, err := c.Read(ctx, stream, shard, math.MaxUint64)
+	var cursor *CursorError
+	if errors.As(err, &cursor) && cursor.InFuture {
+		return cursor.Available, nil
+	}
+	if err == nil {
+		err = &Error{Op: "read " + stream, Retry: wire.RetryFatal, Message: "a read past every record was not refused"}
+	}
+	return 0, err
+}
+
+// startAt is where a shard's records of a time or later begin: at the first of them, or
+// where the next record comes when there is none. That place is learned before it is
+// asked whether there is one, so that none which comes meanwhile is passed over.
+func (c *Client) startAt(ctx context.Context, stream string, shard int, at time.Time) (uint64, error) {
+	if offset, found, err := c.OffsetForTime(ctx, stream, shard, at); err != nil || found {
+		return offset, err
+	}
+	tail, err := c.tailOf(ctx, stream, shard)
+	if err != nil {
+		return 0, err
+	}
+	offset, found, err := c.OffsetForTime(ctx, stream, shard, at)
+	if err != nil || found {
+		return offset, err
+	}
+	return tail, nil
 }
 
 // Page is what one Read returned.

@@ -64,6 +64,36 @@ func TestSubscribeStarts(t *testing.T) {
 	requireNext(t, none, 200, 201)
 }
 
+// There is no record that recent when it is asked for one; those that are published before
+// the subscription stands are delivered all the same, whenever that is.
+func TestSubscribeFromTimeMissesNothing(t *testing.T) {
+	for _, during := range []string{"stream_read", "offset_for_time", "subscribe"} {
+		b := newBroker(t)
+		c, other := dial(t, b), dial(t, b)
+		publish(t, other, "orders", 0, 1)
+		at := time.Now()
+		asked := 0
+		var once sync.Once
+		b.Intercept(func(r felixtest.Request) felixtest.Action {
+			if r.Type != during {
+				return felixtest.Action{}
+			}
+			if asked++; during == "offset_for_time" && asked == 1 {
+				return felixtest.Action{} // the first is to find nothing
+			}
+			once.Do(func() {
+				if _, err := other.Publish(context.Background(), "orders", numbered(1)); err != nil {
+					t.Error(err)
+				}
+			})
+			return felixtest.Action{}
+		})
+		s := subscribe(t, c, "orders", FromTime(at))
+		publish(t, other, "orders", 2, 3)
+		requireNext(t, s, 1, 3)
+	}
+}
+
 func TestSubscribeTimestamps(t *testing.T) {
 	b := newBroker(t)
 	c := dial(t, b)
