@@ -215,10 +215,11 @@ func (g *Group) Extend(ctx context.Context, m Message, d time.Duration) (time.Du
 	return time.Duration(r.VisibleMillis) * time.Millisecond, nil
 }
 
-// GiveUp makes a record a dead letter.
+// GiveUp makes a record a dead letter. It is not repeated when its outcome is unknown, for
+// a second one is refused as stale.
 func (g *Group) GiveUp(ctx context.Context, m Message) error {
 	id := g.c.requestID()
-	return g.settle(ctx, "give up", true, wire.FeatureGroupClaimControl, id, &wire.GroupDeadLetter{GroupRef: g.ref(m.Shard), Offset: m.Offset, RequestID: id})
+	return g.settle(ctx, "give up", false, wire.FeatureGroupClaimControl, id, &wire.GroupDeadLetter{GroupRef: g.ref(m.Shard), Offset: m.Offset, RequestID: id})
 }
 
 // DeadLetter is a record the group has given up on.
@@ -266,15 +267,17 @@ func (g *Group) Discard(ctx context.Context, shard int, offset uint64) error {
 }
 
 // Redrive has a dead letter handed out again, its attempts forgotten. ErrInvalidRequest
-// when it is none.
+// when it is none. It is not repeated when its outcome is unknown: the record may have been
+// handed out and settled meanwhile, and be none any more.
 func (g *Group) Redrive(ctx context.Context, shard int, offset uint64) error {
 	id := g.c.requestID()
-	return g.settle(ctx, "redrive", true, wire.FeatureGroupDeadLetters, id, &wire.GroupRedrive{GroupRef: g.ref(shard), Offset: offset, RequestID: id})
+	return g.settle(ctx, "redrive", false, wire.FeatureGroupDeadLetters, id, &wire.GroupRedrive{GroupRef: g.ref(shard), Offset: offset, RequestID: id})
 }
 
 // Seek moves the group on a shard: claims are void, dead letters from there on are
 // forgotten. Of the options only those that say where to start count. With ifNew only a
-// group that was never used moves.
+// group that was never used moves; that is not repeated when its outcome is unknown, for
+// the group it moved is used.
 func (g *Group) Seek(ctx context.Context, shard int, ifNew bool, start SubscribeOption) (position uint64, moved bool, err error) {
 	var s subscribeConfig
 	start(&s)
@@ -283,7 +286,7 @@ func (g *Group) Seek(ctx context.Context, shard int, ifNew bool, start Subscribe
 		return 0, false, err
 	}
 	op, id := g.op("seek"), g.c.requestID()
-	a, err := g.c.do(ctx, &request{op: op, id: id, needs: wire.FeatureGroupAdmin, repeatable: true, on: g.c.keySlot(g.stream, g.name),
+	a, err := g.c.do(ctx, &request{op: op, id: id, needs: wire.FeatureGroupAdmin, repeatable: !ifNew, on: g.c.keySlot(g.stream, g.name),
 		message: &wire.GroupSeek{GroupRef: g.ref(shard), Start: from, IfNew: ifNew, RequestID: id}})
 	if err != nil {
 		return 0, false, err
