@@ -176,29 +176,52 @@ func (k *Cache) Shards(ctx context.Context) (int, error) {
 }
 
 // Keys lists the keys that begin with prefix and follow after, in order, at most limit
-// of them; more says that there are others.
+// of them, 1 or more; more says that there are others. Up to limit keys of each shard are
+// held meanwhile.
 func (k *Cache) Keys(ctx context.Context, prefix, after string, limit int) (keys []string, more bool, err error) {
+	op := "keys of " + k.name
+	if limit < 1 {
+		return nil, false, &Error{Op: op, Code: wire.CodeInvalidRequest, Retry: wire.RetryFatal, Message: "a limit below 1"}
+	}
 	shards, err := k.Shards(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	for shard := range shards {
-		var page struct {
-			Keys []string `json:"keys"`
-			More bool     `json:"more"`
-		}
-		err := k.c.extend(ctx, "keys of "+k.name, "cache.list", true, map[string]any{
-			"tenant_id": k.c.config.tenant, "namespace": k.c.namespace, "cache": k.name, "shard": shard,
-			"prefix": prefix, "after": after, "limit": limit,
-		}, &page)
+		of, others, err := k.keysOf(ctx, op, shard, prefix, after, limit)
 		if err != nil {
 			return nil, false, err
 		}
-		keys, more = append(keys, page.Keys...), more || page.More
+		keys, more = append(keys, of...), more || others
 	}
 	slices.Sort(keys)
 	if len(keys) > limit {
 		keys, more = keys[:limit], true
+	}
+	return keys, more, nil
+}
+
+// keysOf lists the keys of one shard, limit of them if there are as many. The broker bounds
+// a page by itself.
+func (k *Cache) keysOf(ctx context.Context, op string, shard int, prefix, after string, limit int) (keys []string, more bool, err error) {
+	for more = true; more && len(keys) < limit; {
+		var page struct {
+			Keys []string `json:"keys"`
+			More bool     `json:"more"`
+		}
+		err := k.c.extend(ctx, op, "cache.list", true, map[string]any{
+			"tenant_id": k.c.config.tenant, "namespace": k.c.namespace, "cache": k.name, "shard": shard,
+			"prefix": prefix, "after": after, "limit": limit - len(keys),
+		}, &page)
+		if err != nil {
+			return nil, false, err
+		}
+		if keys, more = append(keys, page.Keys...), page.More; more {
+			if len(page.Keys) == 0 {
+				return nil, false, &Error{Op: op, Retry: wire.RetryFatal, Message: "an empty page, and more of them"}
+			}
+			after = page.Keys[len(page.Keys)-1]
+		}
 	}
 	return keys, more, nil
 }
