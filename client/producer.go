@@ -309,8 +309,26 @@ func (p *Producer) release(n int64) {
 	p.mu.Unlock()
 }
 
+// validate refuses what no stream can serve.
+func (o *PublishOption) validate(op string) error {
+	switch {
+	case o.hasKey && o.hasShard:
+		return &Error{Op: op, Code: wire.CodeInvalidRequest, Retry: wire.RetryFatal, Message: "a key and a shard: use one"}
+	case o.shard < 0:
+		return noShard(op, o.shard)
+	}
+	return nil
+}
+
+func noShard(op string, shard int) error {
+	return &Error{Op: op, Code: wire.CodeInvalidRequest, Retry: wire.RetryFatal, Message: "there is no shard " + strconv.Itoa(shard)}
+}
+
 // laneFor finds the lane of a record.
 func (p *Producer) laneFor(ctx context.Context, o PublishOption) (*lane, error) {
+	if o.hasKey && o.hasShard || o.shard < 0 {
+		return nil, o.validate("publish " + p.key.stream)
+	}
 	shard := o.shard
 	w := p.width.Load()
 	if w == nil && (o.hasKey || shard != 0) {
@@ -322,17 +340,13 @@ func (p *Producer) laneFor(ctx context.Context, o PublishOption) (*lane, error) 
 		p.width.Store(w)
 	}
 	if o.hasKey {
-		if o.hasShard {
-			return nil, &Error{Op: "publish " + p.key.stream, Code: wire.CodeInvalidRequest, Retry: wire.RetryFatal, Message: "a key and a shard: use one"}
-		}
 		shard = wire.Shard(w.routing, o.key, w.shards)
 	}
-	if lanes := p.lanes.Load(); lanes != nil && shard >= 0 && shard < len(*lanes) && (*lanes)[shard] != nil {
+	if lanes := p.lanes.Load(); lanes != nil && shard < len(*lanes) && (*lanes)[shard] != nil {
 		return (*lanes)[shard], nil
 	}
-	if shard < 0 || w != nil && shard >= w.shards {
-		return nil, &Error{Op: "publish " + p.key.stream, Code: wire.CodeInvalidRequest, Retry: wire.RetryFatal,
-			Message: "there is no shard " + strconv.Itoa(shard)}
+	if w != nil && shard >= w.shards {
+		return nil, noShard("publish "+p.key.stream, shard)
 	}
 	return p.makeLane(shard, w)
 }

@@ -51,6 +51,9 @@ func (c *Client) shared(stream string, d Delivery) (*Producer, error) {
 func (c *Client) PublishIf(ctx context.Context, stream string, expected uint64, payloads [][]byte, opts ...PublishOption) (Ack, error) {
 	op := "publish " + stream + " if"
 	o := merge(opts)
+	if err := o.validate(op); err != nil {
+		return Ack{}, err
+	}
 	id := c.requestID()
 	m := &wire.PublishIf{Tenant: c.config.tenant, Namespace: c.namespace, Stream: stream, Payloads: payloads, ExpectedOffset: expected, RequestID: id,
 		Key: o.key, HasKey: o.hasKey}
@@ -64,7 +67,7 @@ func (c *Client) PublishIf(ctx context.Context, stream string, expected uint64, 
 		case o.hasKey:
 			ack.Shard = wire.Shard(w.routing, o.key, w.shards)
 		case o.shard >= w.shards:
-			return Ack{}, &Error{Op: op, Code: wire.CodeInvalidRequest, Retry: wire.RetryFatal, Message: "there is no such shard"}
+			return Ack{}, noShard(op, o.shard)
 		default:
 			m.Key, m.HasKey = keyOf(&w, o.shard), true
 		}

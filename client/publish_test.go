@@ -479,6 +479,11 @@ func TestPublishIf(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, ack.Shard)
 	require.Len(t, b.Records("wide", 2), 1)
-	_, err = c.PublishIf(soon(t), "wide", 0, [][]byte{numbered(0)}, ToShard(9))
-	require.ErrorIs(t, err, ErrInvalidRequest)
+	for _, opts := range [][]PublishOption{{ToShard(9)}, {ToShard(-1)}, {WithKey([]byte("k")), ToShard(0)}} {
+		_, err = c.PublishIf(soon(t), "wide", 0, [][]byte{numbered(0)}, opts...)
+		require.ErrorIs(t, err, ErrInvalidRequest)
+		_, err = c.Publish(soon(t), "wide", numbered(0), opts...)
+		require.ErrorIs(t, err, ErrInvalidRequest)
+	}
+	require.Empty(t, b.Records("wide", 0))
 }
