@@ -235,7 +235,7 @@ func (a *app) wait(log replica.LogID, p pend) {
 }
 
 func (a *app) answer(p pend) {
-	if p.res.mismatch && a.s.node.world.shape.Usurped {
+	if p.res.mismatch && a.s.node.world.shape.confirms() {
 		a.confirm(p)
 		return
 	}
@@ -244,8 +244,7 @@ func (a *app) answer(p pend) {
 }
 
 // confirm answers a refused condition after a read round: it tells what is there, as a
-// read does, and a leader that is deposed does not know. Only leaders that are cut off
-// with clients around them show the difference; other shapes answer at once.
+// read does, and a leader that is deposed does not know.
 func (a *app) confirm(p pend) {
 	p.req.refusal = &p.res
 	a.s.node.after(0, func() {

@@ -67,6 +67,11 @@ type Shape struct {
 	Faults      []Fault
 }
 
+// confirms says that refused conditions are answered after a read round. Shapes with churn
+// answer them at once: there the next leader is too near for a stale refusal to be seen, but
+// where clients stay with leaders that are cut off.
+func (s *Shape) confirms() bool { return !s.Churn || s.Usurped }
+
 func (s *Shape) String() string {
 	kind := "stream"
 	if s.Workload == CacheWorkload {
