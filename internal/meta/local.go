@@ -65,21 +65,7 @@ func OpenLocal(ctx context.Context, dir string, o LocalOptions) (*Local, error) 
 const localSegmentBytes = 4 << 20
 
 func (l *Local) replay(ctx context.Context) error {
-	var page storage.Page
-	for l.proj.Applied() < l.log.Next() {
-		if err := l.log.Read(ctx, &page, storage.ReadRange{From: l.proj.Applied(), MaxBytes: 1 << 20}); err != nil {
-			return err
-		}
-		if len(page.Records) == 0 {
-			return fmt.Errorf("records [%d, %d) are missing", l.proj.Applied(), l.log.Next())
-		}
-		for i := range page.Records {
-			if err := l.apply(&page.Records[i]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return projection.Replay(ctx, l.log, l.proj.Applied(), l.log.Next(), l.apply)
 }
 
 // apply takes a record that was in the log when it was opened.
@@ -256,8 +242,7 @@ func (l *Local) compact(ctx context.Context) {
 	_, err := l.work.Segment(context.WithoutCancel(ctx))
 	if err == nil || l.log.Next() > before {
 		// The copies went through the log, not through Txn: read them in.
-		var page storage.Page
-		if err := l.proj.CatchUp(context.WithoutCancel(ctx), l.log, l.log.Next(), &page); err != nil {
+		if err := l.proj.CatchUp(context.WithoutCancel(ctx), l.log, l.log.Next()); err != nil {
 			l.err = fmt.Errorf("metadata log: %w", err)
 		}
 	}

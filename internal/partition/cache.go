@@ -84,6 +84,7 @@ func OpenCache(ctx context.Context, dir string, o CacheOptions) (*Cache, error) 
 	c.name = o.Name
 	c.into = (*cacheLog)(c)
 	c.changed = func(storage.Offset) { c.watches.wake(); c.rearm() }
+	c.failing = c.watches.stop
 	if o.OnError != nil {
 		c.onError = func(what string, err error) { o.OnError(o.Name, what, err) }
 	}
@@ -150,7 +151,7 @@ func (c *Cache) rearm() {
 	e := &c.expiry
 	e.Lock()
 	defer e.Unlock()
-	if !ok || c.stopped.Load() != nil {
+	if !ok || c.serving() != nil {
 		return
 	}
 	now := c.now()
@@ -212,7 +213,7 @@ func (c *Cache) end(ctx context.Context, why error, keep bool) error {
 	c.background.stop()
 	c.watches.stop(why)
 	var snapshot error
-	if keep && c.log.Health().State == storage.StateServing {
+	if keep && c.failed.Load() == nil && c.log.Health().State == storage.StateServing {
 		if snapshot = c.log.Sync(ctx); snapshot == nil {
 			snapshot = c.state.Proj.SaveSnapshot(ctx, c.o.Storage.FS, c.dir, snapshotCodecCache, c.log)
 		}

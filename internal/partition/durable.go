@@ -92,10 +92,13 @@ func (p *Partition) stopLog(ctx context.Context) error {
 	return err
 }
 
-// Reopen makes a poisoned log serve again, if the disk lets it.
+// Reopen makes a poisoned log serve again, if the disk lets it, and the groups.
 func (p *Partition) Reopen(ctx context.Context) error {
 	if p.log == nil {
 		return ErrMemoryStream
 	}
-	return p.log.Reopen(ctx)
+	if err := p.log.Reopen(ctx); err != nil {
+		return err
+	}
+	return p.reopenGroups(ctx)
 }

@@ -23,6 +23,9 @@ var (
 	ErrSlow = errors.New("partition: subscriber held back publishes for too long")
 	// ErrUnsubscribed ends a subscription that was closed.
 	ErrUnsubscribed = errors.New("partition: unsubscribed")
+	// ErrOpenAnew: what was read from the shard's log cannot be trusted; it serves again
+	// once it has been closed and opened.
+	ErrOpenAnew = errors.New("partition: shard has to be closed and opened anew")
 	// ErrLeadershipLost answers publishes that were written here and not committed when
 	// the shard moved: they may survive.
 	ErrLeadershipLost = errors.New("partition: leadership was lost before the commit")

@@ -3,6 +3,7 @@ package partition
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"sync"
 	"sync/atomic"
@@ -67,6 +68,11 @@ func (p *Partition) Groups(ctx context.Context) (*Groups, error) {
 	if p.opener.closed {
 		return nil, ErrClosed
 	}
+	return p.openGroups(ctx)
+}
+
+// openGroups opens the groups and publishes them. opener.mu is held.
+func (p *Partition) openGroups(ctx context.Context) (*Groups, error) {
 	h := p.o.Groups
 	if err := p.o.Storage.FS.MkdirAll(h.Dir); err != nil {
 		return nil, err
@@ -79,6 +85,53 @@ func (p *Partition) Groups(ctx context.Context) (*Groups, error) {
 	}
 	p.groups.Store(g)
 	return g, nil
+}
+
+// reopenGroups makes groups serve again whose log is poisoned, or whose state could not
+// be trusted any more: the latter are closed and opened anew.
+func (p *Partition) reopenGroups(ctx context.Context) error {
+	p.opener.mu.Lock()
+	defer p.opener.mu.Unlock()
+	g := p.groups.Load()
+	if g == nil || p.opener.closed {
+		return nil
+	}
+	if g.failed.Load() == nil {
+		return g.log.Reopen(ctx)
+	}
+	if err := g.close(ctx, ErrClosed); err != nil && g.log.Health().State != storage.StateClosed {
+		return err
+	}
+	_, err := p.openGroups(ctx)
+	return err
+}
+
+// groupsState is Active, or what is wrong with the groups.
+func (p *Partition) groupsState() State {
+	switch g := p.groups.Load(); {
+	case g == nil:
+		return Active
+	case g.failed.Load() != nil:
+		return Damaged
+	case g.log.Health().State == storage.StatePoisoned:
+		return Poisoned
+	}
+	return Active
+}
+
+// groupsHealth is why groupsState is what it is.
+func (p *Partition) groupsHealth() error {
+	g := p.groups.Load()
+	if g == nil {
+		return nil
+	}
+	if err := g.failed.Load(); err != nil {
+		return fmt.Errorf("consumer groups: %w", *err)
+	}
+	if h := g.log.Health(); h.State == storage.StatePoisoned {
+		return fmt.Errorf("consumer groups: %w", h.Err)
+	}
+	return nil
 }
 
 // closeGroups ends the groups, and with them every request for them.

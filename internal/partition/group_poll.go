@@ -233,8 +233,11 @@ func (g *Groups) giveBack(name string, handed []queue.Handout) {
 		starts[s.Start] = true
 	}
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.mu.broken {
+	defer func() {
+		g.unlock()
+		g.Drive(true)
+	}()
+	if g.mu.broken || g.serving() != nil {
 		return
 	}
 	group, ok := g.mu.shard.Lookup(name)

@@ -70,13 +70,16 @@ type Groups struct {
 
 	mu struct {
 		sync.Mutex
-		shard  *queue.Shard
-		epoch  uint64 // counts what was taken back
-		broken bool   // the state is not what the log says
-		open   *decision
-		dirty  []*queue.Group
-		flying int // decisions handed to the log and not answered
-		waits  map[string]map[*pollWait]struct{}
+		shard     *queue.Shard
+		epoch     uint64 // counts what was taken back
+		broken    bool   // the state is not what the log says
+		reloading bool   // a goroutine is about to mend that
+		open      *decision
+		dirty     []*queue.Group
+		flying    int           // decisions handed to the log and not answered
+		refused   []*decision   // those of flying that the log did not take; see unlock
+		landed    chan struct{} // closed when flying is 0; nil while nobody waits for that
+		waits     map[string]map[*pollWait]struct{}
 	}
 }
 
@@ -107,6 +110,7 @@ func newGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptio
 	g.name = o.Name
 	g.pages.New = func() any { return new(storage.Page) }
 	g.into = (*groupsLog)(g)
+	g.failing = func(error) { g.wakeAll() }
 	if o.OnError != nil {
 		g.onError = func(what string, err error) { o.OnError(o.Name, what, err) }
 	}
@@ -130,62 +134,6 @@ func newGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptio
 		return nil, errors.Join(fmt.Errorf("groups of %s: %w", o.Name, err), g.stop(context.WithoutCancel(ctx), ErrClosed))
 	}
 	return g, nil
-}
-
-// storeClamped makes it durable that groups were set back to the end of their stream,
-// before the stream takes another record. Else a crash after the stream has grown past
-// where they claimed to be would find them there again, and they would pass over records
-// that nobody was handed.
-func (g *Groups) storeClamped(ctx context.Context) error {
-	done := make(chan error, 1)
-	g.mu.Lock()
-	g.mu.shard.Each(func(group *queue.Group) {
-		if group.Dirty() {
-			g.markLocked(group)
-		}
-	})
-	g.joinLocked(nil, nil, func(err error) { done <- err })
-	g.mu.Unlock()
-	g.Drive(true)
-	select {
-	case err := <-done:
-		if err != nil {
-			return err
-		}
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return g.log.Sync(ctx)
-}
-
-// load reads the whole log, which compaction keeps small, and builds the state.
-func (g *Groups) load(ctx context.Context) (shard *queue.Shard, clamped int, err error) {
-	loader := queue.NewLoader()
-	var page storage.Page
-	for next, end := g.log.Head(), g.log.Stable(); next < end; next = page.Next {
-		if err := g.log.Read(ctx, &page, storage.ReadRange{From: next, End: end, MaxBytes: 1 << 20}); err != nil {
-			return nil, 0, err
-		}
-		if len(page.Records) == 0 {
-			return nil, 0, fmt.Errorf("records [%d, %d) are missing", next, end)
-		}
-		for i := range page.Records {
-			rec := &page.Records[i]
-			if rec.Kind == segment.KindGenerationStart {
-				continue
-			}
-			if _, err := projection.ReadEntrySet(rec.Payload, loader.Add); err != nil {
-				return nil, 0, &projection.UnreadableError{Offset: rec.Offset, Err: err}
-			}
-		}
-	}
-	// The bound is what the stream holds, not what readers may see of it: a group is past
-	// the end only if its records are gone.
-	shard, clamped, err = loader.Build(g.stream.log.Stable())
-	if clamped > 0 && g.o.OnClamped != nil {
-		g.o.OnClamped(g.name, clamped)
-	}
-	return shard, clamped, err
 }
 
 // groupsLog is the Groups as their log sees them.
@@ -230,49 +178,8 @@ func (l *groupsLog) Revert(next storage.Offset) {
 	g := (*Groups)(l)
 	g.pending.Revert(next)
 	g.mu.Lock()
-	g.mu.epoch++
-	first := !g.mu.broken
-	g.mu.broken = true
+	g.distrustLocked()
 	g.mu.Unlock()
-	if first {
-		g.background.start(g.reload)
-	}
-}
-
-// reload reads the state from the log again, once nothing is in flight.
-func (g *Groups) reload() {
-	for {
-		g.mu.Lock()
-		epoch, busy := g.mu.epoch, g.mu.flying > 0
-		g.mu.Unlock()
-		var shard *queue.Shard
-		err := g.life.Err()
-		if err == nil && !busy {
-			shard, _, err = g.load(g.life)
-		}
-		if err != nil {
-			if g.life.Err() == nil {
-				g.fail(err)
-			}
-			return
-		}
-		g.mu.Lock()
-		if shard != nil && g.mu.epoch == epoch {
-			g.mu.shard, g.mu.broken, g.mu.open, g.mu.dirty = shard, false, nil, nil
-			g.mu.Unlock()
-			return
-		}
-		g.mu.Unlock()
-		g.log.Drive(true)
-		if err := g.log.Sync(g.life); err != nil && g.log.Health().State != storage.StateServing {
-			// Poisoned: Reopened reverts again and starts another reload.
-			g.mu.Lock()
-			g.mu.broken = false
-			g.mu.epoch++
-			g.mu.Unlock()
-			return
-		}
-	}
 }
 
 func (g *Groups) now() segment.Micros { return segment.Micros(g.o.Now().UnixMicro()) }
@@ -291,11 +198,8 @@ func (g *Groups) Submit(name string, create bool, op GroupOp, done func(error)) 
 
 // submit is Submit. wakes: op may have made something ready for polls that wait.
 func (g *Groups) submit(name string, create, wakes bool, op GroupOp, done func(error)) error {
-	if err := g.serving(); err != nil {
-		return err
-	}
 	if err := g.log.Health().Err; err != nil {
-		return err
+		return g.closedAs(err)
 	}
 	head, tail := g.stream.log.Head(), g.stream.readableNow()
 	settled, err := g.decide(name, create, wakes, op, done, head, tail)
@@ -310,7 +214,10 @@ func (g *Groups) submit(name string, create, wakes bool, op GroupOp, done func(e
 // wait for, and err is then op's.
 func (g *Groups) decide(name string, create, wakes bool, op GroupOp, done func(error), head, tail storage.Offset) (settled bool, err error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	defer g.unlock()
+	if err := g.serving(); err != nil { // under mu: close answers what was let in before
+		return false, err
+	}
 	group, err := g.groupLocked(name, create, head)
 	if err != nil {
 		return false, err
@@ -428,14 +335,21 @@ func (g *Groups) sealLocked() {
 	g.mu.flying++
 	if err := g.log.Enqueue(&d.batch); err != nil {
 		// The state has changed and the log does not say so.
-		d.batch.Err = g.closedAs(err)
-		g.mu.epoch++
-		first := !g.mu.broken
-		g.mu.broken = true
-		if first {
-			g.background.start(g.reload)
-		}
-		g.background.start(func() { decisionDone(&d.batch) })
+		d.batch.Err = err
+		g.distrustLocked()
+		g.mu.refused = append(g.mu.refused, d)
+	}
+}
+
+// unlock unlocks mu and answers the decisions that the log did not take. Whoever may have
+// sealed one unlocks so: it needs no other goroutine, and none is left when the shard
+// ends.
+func (g *Groups) unlock() {
+	refused := g.mu.refused
+	g.mu.refused = nil
+	g.mu.Unlock()
+	for _, d := range refused {
+		decisionDone(&d.batch)
 	}
 }
 
@@ -443,7 +357,10 @@ func decisionDone(b *storage.Batch) {
 	d := b.User.(*decision)
 	g := d.g
 	g.mu.Lock()
-	g.mu.flying--
+	if g.mu.flying--; g.mu.flying == 0 && g.mu.landed != nil {
+		close(g.mu.landed)
+		g.mu.landed = nil
+	}
 	g.mu.Unlock()
 	err := b.Err
 	if err != nil {
@@ -462,7 +379,7 @@ func decisionDone(b *storage.Batch) {
 func (g *Groups) Drive(inline bool) {
 	g.mu.Lock()
 	g.sealLocked()
-	g.mu.Unlock()
+	g.unlock()
 	g.log.Drive(inline)
 }
 
@@ -507,6 +424,8 @@ func (g *Groups) DeleteGroup(ctx context.Context, name string) (existed bool, er
 // close refuses what is new with why, finishes what is in flight and closes the log.
 // Polls that wait are answered empty.
 func (g *Groups) close(ctx context.Context, why error) error {
+	g.stopped.CompareAndSwap(nil, &why)
+	g.Drive(true) // what is decided has its answers coming, whether its requests drive it or not
 	err := g.stop(ctx, why)
 	g.wakeAll()
 	return err

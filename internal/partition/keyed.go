@@ -32,9 +32,12 @@ type keyed struct {
 	compact *projection.Compactor
 	// changed is told, after Apply, how far the state goes now; nil if nobody waits.
 	changed func(next storage.Offset)
+	// failing is told that the shard is out of service from now on; nil if nobody waits.
+	failing func(err error)
 	onError func(what string, err error)
 
-	stopped    atomic.Pointer[error] // why nothing new is taken in
+	stopped    atomic.Pointer[error] // why nothing new is taken in: it is closed, or about to be
+	failed     atomic.Pointer[error] // why it is out of service, its log open still
 	applied    atomic.Uint64
 	since      atomic.Int64 // bytes written since compaction was last considered
 	compacting atomic.Bool
@@ -74,26 +77,20 @@ func (k *keyed) open(ctx context.Context, dir string, o storage.Options, reading
 
 // catchUp applies what the log holds below end.
 func (k *keyed) catchUp(ctx context.Context, end storage.Offset) error {
-	var page storage.Page
-	for next := storage.Offset(k.applied.Load()); next < end; next = page.Next {
-		if err := k.log.Read(ctx, &page, storage.ReadRange{From: next, End: end, MaxBytes: 1 << 20}); err != nil {
+	return projection.Replay(ctx, k.log, storage.Offset(k.applied.Load()), end, func(rec *segment.Record) error {
+		if err := k.into.Apply(rec); err != nil {
 			return err
 		}
-		if len(page.Records) == 0 {
-			return fmt.Errorf("records [%d, %d) are missing", next, end)
-		}
-		for i := range page.Records {
-			if err := k.into.Apply(&page.Records[i]); err != nil {
-				return err
-			}
-		}
-		k.applied.Store(uint64(page.Next))
-	}
-	return nil
+		k.applied.Store(uint64(rec.Offset) + 1)
+		return nil
+	})
 }
 
 // stable takes in a group the log has acknowledged.
 func (k *keyed) stable(g *storage.Group) {
+	if k.failed.Load() != nil {
+		return
+	}
 	at := g.First
 	for buf := g.Encoded; len(buf) > 0; at++ {
 		rec, n, err := segment.DecodeRecord(buf, at)
@@ -130,11 +127,18 @@ func (k *keyed) reopened(from, next storage.Offset) {
 	}
 }
 
-// fail takes the shard out of service: what it holds in memory may differ from the log.
+// fail takes the shard out of service until it is closed and opened anew: what it holds
+// in memory may differ from the log.
 func (k *keyed) fail(err error) {
 	err = fmt.Errorf("shard %s: %w", k.name, err)
-	if k.stopped.CompareAndSwap(nil, &err) && k.onError != nil {
+	if !k.failed.CompareAndSwap(nil, &err) {
+		return
+	}
+	if k.onError != nil {
 		k.onError("apply", err)
+	}
+	if k.failing != nil {
+		k.failing(err)
 	}
 }
 
@@ -143,13 +147,19 @@ func (k *keyed) serving() error {
 	if err := k.stopped.Load(); err != nil {
 		return *err
 	}
+	if err := k.failed.Load(); err != nil {
+		return *err
+	}
 	return nil
 }
 
 // State is what the shard is doing.
 func (k *keyed) State() State {
-	if k.stopped.Load() != nil {
+	switch {
+	case k.stopped.Load() != nil:
 		return Closed
+	case k.failed.Load() != nil:
+		return Damaged
 	}
 	switch k.log.Health().State {
 	case storage.StatePoisoned:
@@ -168,8 +178,14 @@ func (k *keyed) Health() error {
 	return k.log.Health().Err
 }
 
-// Reopen makes a poisoned log serve again, if the disk lets it.
-func (k *keyed) Reopen(ctx context.Context) error { return k.log.Reopen(ctx) }
+// Reopen makes a poisoned log serve again, if the disk lets it. A shard that is out of
+// service for what it holds in memory is ErrOpenAnew.
+func (k *keyed) Reopen(ctx context.Context) error {
+	if err := k.failed.Load(); err != nil {
+		return fmt.Errorf("%w: %w", ErrOpenAnew, *err)
+	}
+	return k.log.Reopen(ctx)
+}
 
 // Drive does the queued work; see storage.Log.Drive.
 func (k *keyed) Drive(inline bool) { k.log.Drive(inline) }
@@ -179,12 +195,12 @@ func (k *keyed) Log() *storage.Log { return k.log }
 
 // consider starts a compaction in the background if one is due and none runs.
 func (k *keyed) consider() {
-	if k.stopped.Load() != nil || !k.compact.Due() || !k.compacting.CompareAndSwap(false, true) {
+	if k.serving() != nil || !k.compact.Due() || !k.compacting.CompareAndSwap(false, true) {
 		return
 	}
 	k.background.start(func() {
 		defer k.compacting.Store(false)
-		for k.life.Err() == nil && k.compact.Due() {
+		for k.life.Err() == nil && k.failed.Load() == nil && k.compact.Due() {
 			res, err := k.compact.Segment(k.life)
 			if err != nil {
 				if k.life.Err() == nil && k.onError != nil {

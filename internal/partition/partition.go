@@ -112,7 +112,7 @@ type State uint8
 const (
 	Opening  State = iota
 	Active         // serves
-	Damaged        // the log was refused at open
+	Damaged        // the log was refused at open, or what was read from it cannot be trusted
 	Poisoned       // reads, refuses publishes until it is reopened
 	Closed
 )
@@ -239,7 +239,7 @@ func (p *Partition) Configure(maxRecordBytes int, storePublisher bool, retention
 	}
 }
 
-// State is what the shard is doing.
+// State is what the shard is doing: its log, or its groups if those are worse off.
 func (p *Partition) State() State {
 	if p.stopped.Load() != nil {
 		return Closed
@@ -252,7 +252,7 @@ func (p *Partition) State() State {
 			return Closed
 		}
 	}
-	return Active
+	return p.groupsState()
 }
 
 // Health is why the state is what it is; nil when the shard is active.
@@ -261,7 +261,7 @@ func (p *Partition) Health() error {
 		return err
 	}
 	if p.log != nil {
-		return p.log.Health().Err
+		return errors.Join(p.log.Health().Err, p.groupsHealth())
 	}
 	return nil
 }

@@ -34,8 +34,7 @@ func openKV(t testing.TB, dir string) *kv {
 	})
 	require.NoError(t, err)
 	k.proj = New(EntrySetCodec{}, k.log.Head())
-	var page storage.Page
-	require.NoError(t, k.proj.CatchUp(t.Context(), k.log, k.log.Next(), &page))
+	require.NoError(t, k.proj.CatchUp(t.Context(), k.log, k.log.Next()))
 	k.work = NewCompactor(k.log, Latest{Projection: k.proj, Copier: EntrySetCodec{}}, CompactOptions{MinBytes: 1})
 	return k
 }
@@ -116,8 +115,7 @@ func TestRecordsAppendedBehindTheIndexAreCaughtUpWith(t *testing.T) {
 	for i := range 5000 {
 		k.put(fmt.Sprint("k", i%700), fmt.Sprint(i))
 	}
-	var page storage.Page
-	require.NoError(t, behind.CatchUp(t.Context(), k.log, k.log.Next(), &page))
+	require.NoError(t, behind.CatchUp(t.Context(), k.log, k.log.Next()))
 	require.Equal(t, k.log.Next(), behind.Applied())
 	for i := range 700 {
 		want, _ := k.proj.Get(fmt.Appendf(nil, "k%d", i))
@@ -258,8 +256,7 @@ func TestSnapshotIsBelievedOnlyWhole(t *testing.T) {
 	p, err := load(1, 0, k.log.Next())
 	require.NoError(t, err)
 	require.Equal(t, storage.Offset(500), p.Applied())
-	var page storage.Page
-	require.NoError(t, p.CatchUp(t.Context(), k.log, k.log.Next(), &page))
+	require.NoError(t, p.CatchUp(t.Context(), k.log, k.log.Next()))
 	for i := range 500 {
 		want, _ := k.proj.Get(fmt.Appendf(nil, "k%d", i))
 		got, ok := p.Get(fmt.Appendf(nil, "k%d", i))

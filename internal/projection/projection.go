@@ -41,6 +41,13 @@ func (e *UnreadableError) Error() string {
 
 func (e *UnreadableError) Unwrap() error { return e.Err }
 
+// MissingError: the log should hold the records [From, To), and does not have the first.
+type MissingError struct{ From, To segment.Offset }
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("projection: records [%d, %d) are missing", e.From, e.To)
+}
+
 // OrderError is a record handed over out of order.
 type OrderError struct{ Offset, Want segment.Offset }
 
@@ -129,35 +136,31 @@ type Source interface {
 // CatchUp applies the records below end that were not applied yet, page by page. A
 // head that has moved past Applied (retention, a reset replica) is a
 // *storage.TrimmedError: the index cannot be trusted and the caller starts over.
-func (p *Projection) CatchUp(ctx context.Context, log Source, end segment.Offset, page *storage.Page) error {
-	for {
-		next := p.Applied()
-		if next >= end {
-			return nil
-		}
-		err := log.Read(ctx, page, storage.ReadRange{From: next, End: end, MaxBytes: catchUpBytes})
-		if err != nil {
-			return err
-		}
-		if len(page.Records) == 0 {
-			return nil
-		}
-		if err := p.applyPage(page); err != nil {
-			return err
-		}
-	}
+func (p *Projection) CatchUp(ctx context.Context, log Source, end segment.Offset) error {
+	return Replay(ctx, log, p.Applied(), end, p.Apply)
 }
 
-// catchUpBytes bounds one page of CatchUp.
-const catchUpBytes = 1 << 20
+// replayBytes bounds one page of Replay.
+const replayBytes = 1 << 20
 
-func (p *Projection) applyPage(page *storage.Page) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i := range page.Records {
-		if err := p.applyLocked(&page.Records[i]); err != nil {
+// Replay calls f with each record in [from, end), in order; a record is valid during the
+// call. It ends with the first error, of the log or of f, and with a *MissingError where
+// the log holds no record below end.
+func Replay(ctx context.Context, log Source, from, end segment.Offset, f func(*segment.Record) error) error {
+	var page storage.Page
+	for next := from; next < end; {
+		if err := log.Read(ctx, &page, storage.ReadRange{From: next, End: end, MaxBytes: replayBytes}); err != nil {
 			return err
 		}
+		for i := range page.Records {
+			if err := f(&page.Records[i]); err != nil {
+				return err
+			}
+		}
+		if page.Next <= next {
+			return &MissingError{From: next, To: end}
+		}
+		next = page.Next
 	}
 	return nil
 }
