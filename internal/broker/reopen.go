@@ -124,7 +124,6 @@ func (b *Broker) reopened(sh *shard, u unit, err error, tries int) {
 	b.progress.healed()
 	sh.set(&status{state: partition.Active, unit: u})
 	sh.owner.def.opened(u)
-	sh.owner.def.opened(u)
 }
 
 const mostRetryOpen = 30 * time.Second

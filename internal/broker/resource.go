@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/internal/projection"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/wire"
@@ -64,7 +65,8 @@ type status struct {
 // unjudged says that the shard could not be opened for another reason than its bytes: they
 // were not looked at.
 func (st *status) unjudged() bool {
-	return st.err != nil && !isA[*storage.DamagedError](st.err) && !isA[*storage.Corruption](st.err)
+	return st.err != nil && !isA[*storage.DamagedError](st.err) && !isA[*storage.Corruption](st.err) &&
+		!isA[*projection.UnreadableError](st.err)
 }
 
 func (r *resource) init(b *Broker, def definition, kind, root string, k key, shards uint32) {
