@@ -157,13 +157,17 @@ func (l *lane) sendable() bool {
 	return len(l.unacked) < most && (len(l.full) > 0 || l.cur != nil && (l.cur.due || l.p.config.linger == 0))
 }
 
-// take gives the next batch to the connection.
-func (l *lane) take(p *pipe, dst []byte) (out []byte, more bool) {
+// take gives the next batch to the connection, unless it is longer than most.
+func (l *lane) take(p *pipe, dst []byte, most int) (out []byte, more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.offered = false
 	if l.pipe != p || l.state != laneOpen || !l.sendable() {
 		return dst, false
+	}
+	if len(l.following().frame) > most {
+		l.offered = true
+		return dst, true
 	}
 	if l.sent == len(l.unacked) {
 		l.number()
@@ -183,17 +187,27 @@ func (l *lane) take(p *pipe, dst []byte) (out []byte, more bool) {
 	return dst, l.offered
 }
 
+// following is the batch that is sent next, if the lane is sendable.
+func (l *lane) following() *batch {
+	switch {
+	case l.sent < len(l.unacked):
+		return l.unacked[l.sent]
+	case len(l.full) > 0:
+		return l.full[0]
+	}
+	return l.cur
+}
+
 // number moves the oldest waiting batch to unacked.
 func (l *lane) number() {
-	var b *batch
+	b := l.following()
 	if len(l.full) > 0 {
-		b = l.full[0]
 		l.full[0] = nil
 		if l.full = l.full[1:]; len(l.full) == 0 {
 			l.full = nil
 		}
 	} else {
-		b, l.cur = l.cur, nil
+		l.cur = nil
 		b.seal()
 	}
 	b.sequence = l.nextSequence

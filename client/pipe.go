@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"runtime"
 	"sync"
 	"time"
@@ -34,9 +35,10 @@ type call interface {
 
 // source has frames to send when the pipe is ready for them.
 type source interface {
-	// take adds frames to dst and their calls with p.expect. It is called by
-	// the pipe's writer only; more says that there is more to take at once.
-	take(p *pipe, dst []byte) (out []byte, more bool)
+	// take adds a frame to dst, if it is not longer than most, and its call with
+	// p.expect. It is called by whoever writes; more says that there is more to take
+	// at once.
+	take(p *pipe, dst []byte, most int) (out []byte, more bool)
 	// ended says that the pipe is gone, and with it the answers still due.
 	ended(p *pipe, cause error)
 }
@@ -77,7 +79,8 @@ type waiting struct {
 }
 
 // inlineMost bounds what a caller writes itself on an idle connection, instead
-// of waking the writer: what any socket takes in without waiting.
+// of waking the writer: what any socket takes in without waiting. A caller may be
+// bound by its context, and the reader may be one; neither waits for the peer.
 const inlineMost = 8 << 10
 
 // newPipe starts the goroutines of a session.
@@ -162,7 +165,7 @@ func (p *pipe) start(inline bool) {
 		// Those who were woken together with us come first: their frames go
 		// into the same write.
 		runtime.Gosched()
-		if !p.step(inlineMost) {
+		if !p.step(inlineMost, inlineMost) {
 			return
 		}
 	}
@@ -192,7 +195,7 @@ func (p *pipe) write() {
 		case <-p.done:
 			return
 		}
-		for runtime.Gosched(); p.step(gatherStep); runtime.Gosched() {
+		for runtime.Gosched(); p.step(gatherStep, math.MaxInt); runtime.Gosched() {
 			select {
 			case <-p.done:
 				return
@@ -202,10 +205,15 @@ func (p *pipe) write() {
 	}
 }
 
-// step writes what there is, up to about most bytes, and reports whether there
-// is more. Only who set writing may call it; false has given that up.
-func (p *pipe) step(most int) bool {
+// step writes what there is, up to about enough bytes and never more than most, and
+// reports whether there is more. Only who set writing may call it; false has given that
+// up.
+func (p *pipe) step(enough, most int) bool {
 	p.mu.Lock()
+	if len(p.out) > most {
+		p.mu.Unlock()
+		return true
+	}
 	out := p.out
 	p.out = p.spare[:0]
 	p.spare = nil
@@ -215,12 +223,12 @@ func (p *pipe) step(most int) bool {
 
 	again := sources[:0]
 	for i, s := range sources {
-		if len(out) >= most {
+		if len(out) >= enough {
 			again = append(again, sources[i:]...)
 			break
 		}
 		var more bool
-		if out, more = s.take(p, out); more {
+		if out, more = s.take(p, out, most-len(out)); more {
 			again = append(again, s)
 		}
 	}
