@@ -175,7 +175,7 @@ func (b *Broker) configure(s *Stream, def *meta.Stream) {
 	s.meta.Store(def)
 	for i := range s.shards {
 		if p := s.partition(i); p != nil {
-			p.Configure(int(def.RecordLimit()), def.StorePublisher, b.retention(def))
+			p.Configure(b.recordLimit(def), def.StorePublisher, b.retention(def))
 		}
 	}
 }

@@ -123,11 +123,20 @@ func (b *Broker) claim(sh *shard, root string) (string, error) {
 	return dir, nil
 }
 
+// recordLimit is the largest record of a stream, in bytes.
+func (b *Broker) recordLimit(def *meta.Stream) int {
+	limit := def.RecordLimit()
+	if most := b.o.Limits.MostRecordBytes; most > 0 {
+		limit = min(limit, most)
+	}
+	return int(limit)
+}
+
 func (b *Broker) options(s *Stream, sh *shard, dir string, def *meta.Stream) partition.Options {
 	l := &b.o.Limits
 	o := partition.Options{
 		Name:             sh.name,
-		MaxRecordBytes:   int(def.RecordLimit()),
+		MaxRecordBytes:   b.recordLimit(def),
 		StorePublisher:   def.StorePublisher,
 		Budget:           b.tenant(def.Tenant),
 		Counters:         &s.counters,

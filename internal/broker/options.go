@@ -66,6 +66,10 @@ func (d *Defaults) keyedSegment() int64 {
 
 // Limits bound what a broker takes in. Zero fields have the defaults of DefaultLimits.
 type Limits struct {
+	// MostRecordBytes bounds the records of every stream, whatever it asks for: what is
+	// larger could be stored and never read. 0: no bound.
+	MostRecordBytes int64
+
 	NodeInFlight   int64 // bytes of publishes accepted and not answered
 	TenantInFlight int64 // the same, of one tenant
 	// What a tenant that does not say otherwise may write a second, over all its streams

@@ -62,7 +62,7 @@ func (s *Stream) openShard(ctx context.Context, sh *shard, dir string) (unit, er
 // opened takes in a change of the definition that came while the shard was opened.
 func (s *Stream) opened(u unit) {
 	def := s.Meta()
-	u.(*partition.Partition).Configure(int(def.RecordLimit()), def.StorePublisher, s.broker.retention(def))
+	u.(*partition.Partition).Configure(s.broker.recordLimit(def), def.StorePublisher, s.broker.retention(def))
 }
 
 func (s *Stream) incarnation() uint64 { return s.Meta().Incarnation }

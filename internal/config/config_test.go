@@ -136,6 +136,7 @@ func TestRefused(t *testing.T) {
 		{name: "no storage but a directory", flags: map[string]string{"storage": "none", "storage-dir": "/x"}, want: []string{"exclude each other", "storage.dir"}},
 		{name: "no storage but on_commit", flags: map[string]string{"storage": "none", "storage-fsync-mode": "on_commit"}, want: []string{"exclude each other", "on_commit"}},
 		{name: "repair of flushed records", flags: map[string]string{"storage-repair-checksum-tail": "true", "storage-fsync-mode": "on_commit"}, want: []string{"exclude each other", "acknowledged"}},
+		{name: "record over frame in base64", flags: map[string]string{"storage-max-record-bytes": "12MiB"}, want: []string{"does not fit limits.frame_bytes 16MiB"}},
 		{name: "record over frame", flags: map[string]string{"storage-max-record-bytes": "16MiB"}, want: []string{"does not fit limits.frame_bytes 16MiB"}},
 		{name: "half a certificate", flags: map[string]string{"tls-cert": "a.pem"}, want: []string{"tls.cert and tls.key belong together"}},
 		{name: "open address", flags: map[string]string{"listen": "0.0.0.0:5000"}, want: []string{"listen 0.0.0.0:5000", "other machines", "tls.cert"}},

@@ -58,8 +58,8 @@ func (o *Options) Validate() error {
 		bad("storage.repair_checksum_tail and storage.fsync_mode on_commit exclude each other: the record cut may have been flushed and acknowledged")
 	}
 	// A record travels in one frame with its names and counts; 64 KiB covers both.
-	if st.MaxRecordBytes+64<<10 > li.FrameBytes {
-		bad("storage.max_record_bytes %s does not fit limits.frame_bytes %s with 64KiB beside it", FormatBytes(st.MaxRecordBytes), FormatBytes(li.FrameBytes))
+	if st.MaxRecordBytes > MostRecordBytes(li.FrameBytes) {
+		bad("storage.max_record_bytes %s does not fit limits.frame_bytes %s in base64 with 64KiB beside it", FormatBytes(st.MaxRecordBytes), FormatBytes(li.FrameBytes))
 	}
 	if li.PreauthFrameBytes > li.FrameBytes {
 		bad("limits.preauth_frame_bytes %s is above limits.frame_bytes %s", FormatBytes(li.PreauthFrameBytes), FormatBytes(li.FrameBytes))
@@ -116,4 +116,13 @@ func Loopback(addr string) (bool, error) {
 		return false, nil
 	}
 	return ip.IsLoopback(), nil
+}
+
+// frameOverhead is what a frame may need beside one record: names, key, counts.
+const frameOverhead = 64 << 10
+
+// MostRecordBytes is the largest record that a frame of frameBytes carries in every form
+// it has: a read or a poll answers in base64, which takes four bytes for three.
+func MostRecordBytes(frameBytes int64) int64 {
+	return max(0, frameBytes-frameOverhead) / 4 * 3
 }

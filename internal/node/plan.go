@@ -12,9 +12,6 @@ import (
 	"github.com/felixlog/felix/storage/vfs"
 )
 
-// frameOverhead is what a frame may need beside one record: names, key, counts.
-const frameOverhead = 64 << 10
-
 // The reserve of min_free auto: the smaller of both.
 const (
 	mostReserve  = 1 << 30
@@ -68,12 +65,13 @@ func planOf(o *config.Options, fsys vfs.FS) (plan, error) {
 		},
 		alpn:       o.TLS.RequireALPN,
 		record:     st.MaxRecordBytes,
-		mostRecord: li.FrameBytes - frameOverhead,
+		mostRecord: config.MostRecordBytes(li.FrameBytes),
 	}
 	if li.AuthTimeout == 0 {
 		// Zero switches it off for operators; for the server that is a negative one.
 		p.server.AuthTimeout = -1
 	}
+	p.broker.MostRecordBytes = p.mostRecord
 	p.broker.NodeInFlight = li.NodeInflightBytes
 	p.broker.TenantInFlight = li.TenantInflightBytes
 	p.broker.TenantBytesPerSecond = li.TenantBytesPerSecond

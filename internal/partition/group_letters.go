@@ -18,8 +18,12 @@ type Letter struct {
 	Payload []byte
 }
 
-// Letters lists a group's dead letters from an offset on, at most limit, with their
-// payloads; more says that there are others. A group that does not exist has none.
+// maxLetterBytes bounds the payloads of one page of letters; one is listed in any case.
+const maxLetterBytes = 4 << 20
+
+// Letters lists a group's dead letters from an offset on, at most limit and no more than
+// 4 MiB of payload, but one in any case; more says that there are others. A group that
+// does not exist has none.
 func (g *Groups) Letters(ctx context.Context, group string, from storage.Offset, limit int) (letters []Letter, more bool, err error) {
 	err = g.Do(ctx, group, false, func(_ segment.Micros, group *queue.Group, _, _ storage.Offset) error {
 		if group == nil {
@@ -38,10 +42,11 @@ func (g *Groups) Letters(ctx context.Context, group string, from storage.Offset,
 		}
 		return nil
 	})
+	if err != nil {
+		return nil, false, err
+	}
+	bytes := 0
 	for i := range letters {
-		if err != nil {
-			return nil, false, err
-		}
 		l := &letters[i]
 		if l.Copied {
 			l.Payload, err = g.copied(ctx, group, l.Offset)
@@ -51,8 +56,14 @@ func (g *Groups) Letters(ctx context.Context, group string, from storage.Offset,
 				err = nil
 			}
 		}
+		if err != nil {
+			return nil, false, err
+		}
+		if bytes += len(l.Payload); i > 0 && bytes > maxLetterBytes {
+			return letters[:i], true, nil
+		}
 	}
-	return letters, more, err
+	return letters, more, nil
 }
 
 func isTrimmed(err error) bool {

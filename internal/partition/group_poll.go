@@ -140,12 +140,15 @@ func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout)
 			run++
 		}
 		if bytes > 0 && bytes >= maxPollBytes {
-			return records, handed[i:], nil
+			return records, append(unread, handed[i:]...), nil
 		}
 		if handed[i].Copied {
 			payload, err := g.copied(ctx, group, handed[i].Offset)
 			if err != nil {
-				return records, handed[i:], err
+				return records, append(unread, handed[i:]...), err
+			}
+			if bytes > 0 && bytes+len(payload) > maxPollBytes {
+				return records, append(unread, handed[i:]...), nil
 			}
 			records = append(records, GroupRecord{Offset: handed[i].Offset, Attempts: handed[i].Attempts, Payload: payload})
 			bytes += len(payload)
@@ -159,17 +162,20 @@ func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout)
 			if _, trimmed := errors.AsType[*storage.TrimmedError](err); trimmed {
 				err = nil // counted as lost by the next request
 			}
-			return records, handed[i:], err
+			return records, append(unread, handed[i:]...), err
 		}
 		if len(page.Records) == 0 {
-			return records, handed[i:], nil
+			return records, append(unread, handed[i:]...), nil
 		}
 		g.recordBytes.Store(int64(payloadBytes(page) / len(page.Records)))
 		for k := range page.Records {
 			rec := &page.Records[k]
 			h := handed[i]
-			i++
 			payload, visible := rec.Visible()
+			if bytes > 0 && bytes+len(payload) > maxPollBytes {
+				return records, append(unread, handed[i:]...), nil
+			}
+			i++
 			if !visible {
 				unread = append(unread, h)
 				continue
