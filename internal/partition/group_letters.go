@@ -149,6 +149,10 @@ func (g *Groups) copiesStand() bool {
 	return g.copying.Load() == 0 && uint64(g.log.Durable()) >= g.copies.Load()
 }
 
+// letterRoom is what a copy of a payload takes beside it: a stream with groups takes no
+// record that leaves the format less.
+const letterRoom = 1 << 10
+
 func (g *Groups) copyLetter(ctx context.Context, name string, at storage.Offset) error {
 	payload, err := g.original(ctx, at)
 	if isTrimmed(err) {
@@ -161,8 +165,8 @@ func (g *Groups) copyLetter(ctx context.Context, name string, at storage.Offset)
 		if group == nil || !group.Copied(at) {
 			return nil // no longer wanted
 		}
-		d := g.openLocked()
-		d.entries = append(d.entries, projection.Entry{Key: queue.Key(name, queue.KindPayload, uint64(at)), Value: payload})
+		// Before what the group says of it, in a record of its own if it is large.
+		g.openLocked().add([]projection.Entry{{Key: queue.Key(name, queue.KindPayload, uint64(at)), Value: payload}})
 		return nil
 	})
 }

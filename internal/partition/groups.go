@@ -83,10 +83,13 @@ type Groups struct {
 	}
 }
 
-// decision gathers requests until they are written.
+// decision gathers requests until they are written: as one batch, whose records hold what
+// must be written together.
 type decision struct {
 	epoch   uint64
-	entries []projection.Entry
+	parts   [][]projection.Entry // beside what the groups have to say
+	bytes   int                  // of parts
+	records [][]projection.Entry // once it is sealed
 	answers []answer
 	batch   storage.Batch
 	g       *Groups
@@ -97,8 +100,38 @@ type answer struct {
 	done func(error)
 }
 
-// maxAnswers bounds a decision; the next request begins another.
-const maxAnswers = 1024
+// Bounds of a decision: the next request begins another.
+const (
+	maxAnswers       = 1024
+	maxDecisionBytes = 1 << 20 // of parts, and of a record that holds more than one
+)
+
+// add has entries written together.
+func (d *decision) add(entries []projection.Entry) {
+	d.parts = append(d.parts, entries)
+	d.bytes += projection.EntrySetSize(entries)
+}
+
+// seal lays out what was added, and what the groups have to say, in records.
+func (d *decision) seal(dirty []*queue.Group) {
+	for _, group := range dirty {
+		if entries := group.Encode(nil); len(entries) > 0 {
+			d.add(entries)
+		}
+	}
+	room := 0
+	for _, entries := range d.parts {
+		size := projection.EntrySetSize(entries)
+		if size > room {
+			d.records = append(d.records, nil)
+			room = maxDecisionBytes
+		}
+		last := &d.records[len(d.records)-1]
+		*last = append(*last, entries...)
+		room -= size
+	}
+	d.parts = nil
+}
 
 // newGroups opens the groups whose log is in dir, or makes an empty one.
 func newGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptions) (*Groups, error) {
@@ -116,7 +149,9 @@ func newGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptio
 	}
 	g.mu.waits = map[string]map[*pollWait]struct{}{}
 	pace := rate.NewLimiter(DefaultCompactPace, DefaultCompactPace)
-	err := g.open(ctx, dir, o.Storage, func(log *storage.Log) (projection.Reading, error) {
+	so := o.Storage
+	so.MaxRecordBytes = maxBody // a copy of any payload fits; see letterRoom
+	err := g.open(ctx, dir, so, func(log *storage.Log) (projection.Reading, error) {
 		g.proj = projection.New(projection.EntrySetCodec{}, log.Head())
 		return projection.Latest{Projection: g.proj, Copier: projection.EntrySetCodec{}}, nil
 	}, projection.CompactOptions{Pace: pace, MinBytes: 4 << 20})
@@ -150,9 +185,11 @@ func (l *groupsLog) Admit(b *storage.Batch, next storage.Offset) error {
 		if stale {
 			return ErrGroupsReloading
 		}
-		for i := range u.entries {
-			e := &u.entries[i]
-			g.pending.Set(e.Key, projection.InFlight{Ref: projection.Ref{Offset: next}, Deleted: e.Delete})
+		for _, entries := range u.records {
+			for i := range entries {
+				g.pending.Set(entries[i].Key, projection.InFlight{Ref: projection.Ref{Offset: next}, Deleted: entries[i].Delete})
+			}
+			next++
 		}
 	case *projection.Copy:
 		if u.Superseded(g.proj, &g.pending) {
@@ -294,7 +331,7 @@ func (g *Groups) joinLocked(group *queue.Group, err error, done func(error)) {
 	if group != nil && group.Dirty() {
 		g.markLocked(group)
 	}
-	if len(d.answers) >= maxAnswers {
+	if len(d.answers) >= maxAnswers || d.bytes >= maxDecisionBytes {
 		g.sealLocked()
 	}
 }
@@ -322,15 +359,12 @@ func (g *Groups) sealLocked() {
 		return
 	}
 	g.mu.open = nil
-	for _, group := range g.mu.dirty {
-		d.entries = group.Encode(d.entries)
-	}
+	d.seal(g.mu.dirty)
 	g.mu.dirty = g.mu.dirty[:0]
-	d.batch = storage.Batch{User: d, Done: decisionDone, UseReserve: true}
-	if len(d.entries) == 0 {
-		d.batch.Barrier = true
-	} else {
-		d.batch.Payloads = [][]byte{projection.AppendEntrySet(nil, 0, d.entries)}
+	d.batch = storage.Batch{User: d, Done: decisionDone, UseReserve: true, Barrier: len(d.records) == 0}
+	for _, entries := range d.records {
+		payload := make([]byte, 0, projection.EntrySetSize(entries))
+		d.batch.Payloads = append(d.batch.Payloads, projection.AppendEntrySet(payload, 0, entries))
 	}
 	g.mu.flying++
 	if err := g.log.Enqueue(&d.batch); err != nil {
@@ -412,10 +446,10 @@ func (g *Groups) DeleteGroup(ctx context.Context, name string) (existed bool, er
 		if group == nil {
 			return nil
 		}
-		d := g.openLocked()
 		// What the group decided before goes to the log with its end, in this order.
-		d.entries = group.Encode(d.entries)
-		d.entries, existed = g.mu.shard.Delete(name, d.entries)
+		var entries []projection.Entry
+		entries, existed = g.mu.shard.Delete(name, group.Encode(nil))
+		g.openLocked().add(entries)
 		return nil
 	})
 	return existed, err

@@ -31,7 +31,8 @@ type Options struct {
 	Storage storage.Options
 	// Name is the shard in errors and events: tenant/namespace/stream/shard.
 	Name string
-	// MaxRecordBytes bounds a payload; 0 is storage.DefaultMaxRecordBytes.
+	// MaxRecordBytes bounds a payload; 0 is storage.DefaultMaxRecordBytes. With Groups it
+	// is 64 MiB less 1 KiB at the most.
 	MaxRecordBytes int
 	// StorePublisher keeps the publisher's principal with each record.
 	StorePublisher bool
@@ -191,6 +192,14 @@ func Open(ctx context.Context, dir string, o Options) (*Partition, error) {
 	return p, nil
 }
 
+// setMaxRecord bounds payloads, so that groups can copy any of them.
+func (p *Partition) setMaxRecord(bytes int) {
+	if p.o.Groups != nil {
+		bytes = min(bytes, maxBody-letterRoom)
+	}
+	p.maxRecord.Store(int64(bytes))
+}
+
 // setRetention puts a policy in force, within what the groups allow.
 func (p *Partition) setRetention(r storage.RetentionPolicy) {
 	if p.o.Groups != nil {
@@ -213,7 +222,7 @@ func NewMemory(o Options) *Partition {
 func newPartition(o Options) *Partition {
 	o.defaults()
 	p := &Partition{name: o.Name, o: o, gate: o.Gate, budget: o.Budget, counters: o.Counters}
-	p.maxRecord.Store(int64(o.MaxRecordBytes))
+	p.setMaxRecord(o.MaxRecordBytes)
 	p.storePublisher.Store(o.StorePublisher)
 	return p
 }
@@ -232,7 +241,7 @@ func (p *Partition) Counters() *Counters { return p.counters }
 
 // Configure changes what may change while the shard is open.
 func (p *Partition) Configure(maxRecordBytes int, storePublisher bool, retention storage.RetentionPolicy) {
-	p.maxRecord.Store(int64(maxRecordBytes))
+	p.setMaxRecord(maxRecordBytes)
 	p.storePublisher.Store(storePublisher)
 	if p.log != nil {
 		p.setRetention(retention)

@@ -28,6 +28,18 @@ type Entry struct {
 	Key, Value []byte
 }
 
+// EntrySetSize is the size of the encoded set of entries.
+func EntrySetSize(entries []Entry) int {
+	n := entrySetHeader
+	for _, e := range entries {
+		n += entryMin + len(e.Key)
+		if !e.Delete {
+			n += len(e.Value)
+		}
+	}
+	return n
+}
+
 // AppendEntrySet appends the encoded set. Keys are at most MaxKeyBytes.
 func AppendEntrySet(dst []byte, stamp uint64, entries []Entry) []byte {
 	dst = append(dst, entrySetVersion)
