@@ -20,8 +20,8 @@ import (
 )
 
 func (e *environment) streamCommand() *cobra.Command {
-	return group("stream", "Create, list, describe and remove streams",
-		e.streamCreate(), e.streamList(), e.streamInfo(), e.streamRemove())
+	return group("stream", "Create, list, describe, mend and remove streams",
+		e.streamCreate(), e.streamList(), e.streamInfo(), e.streamRemove(), e.reopenCommand("stream", e.streamPath), e.retainCommand(e.streamPath))
 }
 
 // checkName refuses a name locally, before anything is asked.

@@ -18,6 +18,7 @@ import (
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -78,6 +79,25 @@ func (c *catalogStreams) DeleteStream(ctx context.Context, tenant, namespace, na
 
 func (c *catalogStreams) DeleteCache(ctx context.Context, tenant, namespace, name string) error {
 	return c.Catalog.DeleteCache(ctx, meta.Name{Tenant: tenant, Namespace: namespace, Name: name})
+}
+
+func (c *catalogStreams) ReopenStream(_ context.Context, _, _, name string, report func(int, string, error)) error {
+	return c.reopen("stream "+name, report)
+}
+
+func (c *catalogStreams) ReopenCache(_ context.Context, _, _, name string, report func(int, string, error)) error {
+	return c.reopen("cache "+name, report)
+}
+
+func (c *catalogStreams) reopen(what string, report func(int, string, error)) error {
+	report(0, "active", nil)
+	report(1, "damaged", errors.New(what+": still damaged"))
+	return c.err
+}
+
+func (c *catalogStreams) RetainStream(_ context.Context, _, _, _ string, report func(int, storage.RetentionResult, error)) error {
+	report(0, storage.RetentionResult{Segments: 2, Bytes: 4096, Head: 17}, nil)
+	return c.err
 }
 
 func (f *fixture) token(tenant, audience string, perms ...string) string {

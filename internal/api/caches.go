@@ -140,6 +140,9 @@ func patchCache(q *request) (answer, error) {
 	if err := q.body(&b); err != nil {
 		return answer{}, err
 	}
+	if err := q.sameScope(b.TenantID, b.Namespace); err != nil {
+		return answer{}, err
+	}
 	if b.Cache != "" && b.Cache != q.path("name") {
 		return answer{}, invalid("cache %q is not the cache of the path: names cannot change", b.Cache)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/storage"
 )
 
 // Readiness is what /ready says.
@@ -58,12 +59,16 @@ type Backend struct {
 }
 
 // Streams creates and deletes streams and caches and returns when the broker serves
-// them, or does so no more. [*broker.Broker] is one.
+// them, or does so no more, and does to them what an operator asks for. [*broker.Broker] is one.
 type Streams interface {
 	CreateStream(ctx context.Context, s meta.Stream) (created bool, err error)
 	DeleteStream(ctx context.Context, tenant, namespace, name string) error
 	CreateCache(ctx context.Context, c meta.Cache) (created bool, err error)
 	DeleteCache(ctx context.Context, tenant, namespace, name string) error
+	// What an operator asks for; each shard is reported.
+	ReopenStream(ctx context.Context, tenant, namespace, name string, report func(shard int, state string, err error)) error
+	ReopenCache(ctx context.Context, tenant, namespace, name string, report func(shard int, state string, err error)) error
+	RetainStream(ctx context.Context, tenant, namespace, name string, report func(shard int, removed storage.RetentionResult, err error)) error
 }
 
 // Server is the handler of the HTTP listener. It is safe for concurrent use.
@@ -106,6 +111,8 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("GET "+st+"/{name}", s.tenant(getStream))
 	s.mux.HandleFunc("PATCH "+st+"/{name}", s.tenant(patchStream))
 	s.mux.HandleFunc("DELETE "+st+"/{name}", s.tenant(deleteStream))
+	s.mux.HandleFunc("POST "+st+"/{name}/reopen", s.tenant(reopenStream))
+	s.mux.HandleFunc("POST "+st+"/{name}/retain", s.tenant(retainStream))
 
 	const ca = ns + "/{ns}/caches"
 	s.mux.HandleFunc("GET "+ca, s.tenant(listCaches))
@@ -113,6 +120,7 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("GET "+ca+"/{name}", s.tenant(getCache))
 	s.mux.HandleFunc("PATCH "+ca+"/{name}", s.tenant(patchCache))
 	s.mux.HandleFunc("DELETE "+ca+"/{name}", s.tenant(deleteCache))
+	s.mux.HandleFunc("POST "+ca+"/{name}/reopen", s.tenant(reopenCache))
 
 	s.mux.HandleFunc("GET /v1/backup", s.cluster(backup))
 

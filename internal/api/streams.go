@@ -303,6 +303,9 @@ func patchStream(q *request) (answer, error) {
 	if err := q.body(&b); err != nil {
 		return answer{}, err
 	}
+	if err := q.sameScope(b.TenantID, b.Namespace); err != nil {
+		return answer{}, err
+	}
 	if b.Stream != "" && b.Stream != q.path("name") {
 		return answer{}, invalid("stream %q is not the stream of the path: names cannot change", b.Stream)
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -289,6 +290,51 @@ func TestDamagedShardIsNamed(t *testing.T) {
 	after, err := os.ReadFile(logs[0])
 	require.NoError(t, err)
 	require.Equal(t, raw, after, "what was refused is left as it was")
+
+	reopen := func() (shards []struct{ State, Error string }) {
+		status, body := second.call("POST", "/v1/tenants/default/namespaces/default/streams/orders/reopen", "")
+		require.Equal(t, 200, status, "%s", body)
+		require.NoError(t, json.Unmarshal(body, &struct{ Shards any }{&shards}))
+		return shards
+	}
+	require.Contains(t, reopen()[0].Error, "damaged")
+	raw[32+28+3] ^= 1
+	require.NoError(t, os.WriteFile(logs[0], raw, 0o600))
+	require.Equal(t, []struct{ State, Error string }{{State: "active"}}, reopen(), "restored from a copy")
+	require.Equal(t, "ready", second.node.Ready().Status)
+	_, err = c.Publish(t.Context(), "orders", []byte("x"))
+	require.NoError(t, err)
+}
+
+// An operator's pass of retention removes what is over the bound, at once.
+func TestRetentionOnRequest(t *testing.T) {
+	r := start(t, func(o *Options) {
+		o.Config.Storage.SegmentBytes = 64 << 10
+		o.Config.Storage.RetentionCheckInterval = time.Hour
+	})
+	r.createStream(`{"stream":"orders","durable":true,"retention":{"max_size_bytes":65536}}`)
+	producer, err := r.dial().Producer("orders")
+	require.NoError(t, err)
+	for range 1000 {
+		_, err := producer.Send(t.Context(), make([]byte, 500))
+		require.NoError(t, err)
+	}
+	require.NoError(t, producer.Flush(t.Context()))
+	var out struct {
+		Shards []struct {
+			Head, Segments uint64
+			Error          string
+		}
+	}
+	require.Eventually(t, func() bool { // segments are sealed in the background
+		status, body := r.call("POST", "/v1/tenants/default/namespaces/default/streams/orders/retain", "")
+		require.Equal(t, 200, status, "%s", body)
+		require.NoError(t, json.Unmarshal(body, &out))
+		require.Empty(t, out.Shards[0].Error)
+		return out.Shards[0].Head > 700
+	}, 20*time.Second, 10*time.Millisecond)
+	_, err = r.dial().Subscribe(t.Context(), "orders", client.FromOffset(0))
+	require.ErrorIs(t, err, client.ErrCursorTooOld)
 }
 
 // Damage in a sealed segment is found by who reads it: the shard serves what is before
