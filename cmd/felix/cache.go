@@ -21,7 +21,7 @@ import (
 
 func (e *environment) cacheCommand() *cobra.Command {
 	return group("cache", "Create caches, and put, get, delete and watch their values",
-		e.cacheCreate(), e.cacheList(), e.cacheInfo(), e.cacheSet(), e.cacheRemove(),
+		e.cacheCreate(), e.cacheList(), e.cacheInfo(), e.cacheSet(), e.cacheRemove(), e.reopenCommand("cache", e.cachePath),
 		e.cacheGet(), e.cachePut(), e.cacheDelete(), e.cacheKeys(), e.cacheWatch())
 }
 
@@ -50,12 +50,21 @@ func (e *environment) connected(c *cobra.Command, f func(context.Context, *clien
 	return f(c.Context(), cl)
 }
 
-// onCache runs f with a cache.
+// asking is connected for requests that are answered at once: --timeout bounds them.
+func (e *environment) asking(c *cobra.Command, f func(context.Context, *client.Client) error) error {
+	return e.connected(c, func(_ context.Context, cl *client.Client) error {
+		ctx, cancel := e.bounded(c)
+		defer cancel()
+		return f(ctx, cl)
+	})
+}
+
+// onCache runs f with a cache, for requests that are answered at once.
 func (e *environment) onCache(c *cobra.Command, name string, f func(context.Context, *client.Cache) error) error {
 	if err := checkName("cache", name); err != nil {
 		return err
 	}
-	return e.connected(c, func(ctx context.Context, cl *client.Client) error { return f(ctx, cl.Cache(name)) })
+	return e.asking(c, func(ctx context.Context, cl *client.Client) error { return f(ctx, cl.Cache(name)) })
 }
 
 // millis is a flag in milliseconds; one past the longest duration is that.
@@ -494,7 +503,11 @@ func (e *environment) cacheWatch() *cobra.Command {
 		if count < 0 {
 			return usagef("--count %d: 0 is no end", count)
 		}
-		return e.onCache(c, args[0], func(ctx context.Context, k *client.Cache) error {
+		if err := checkName("cache", args[0]); err != nil {
+			return err
+		}
+		return e.connected(c, func(ctx context.Context, cl *client.Client) error {
+			k := cl.Cache(args[0])
 			var opts []client.WatchOption
 			if retained {
 				opts = append(opts, client.WithRetained())

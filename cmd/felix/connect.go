@@ -26,7 +26,7 @@ func (e *environment) bytesFrom(variable string, least, most int64) (int64, erro
 	return n, nil
 }
 
-// dial connects to the brokers of the identity.
+// dial connects to the brokers of the identity, within the time of one request.
 func (e *environment) dial(ctx context.Context, opts ...client.ClientOption) (*client.Client, *identity, error) {
 	id, err := e.identity()
 	if err != nil {
@@ -49,6 +49,11 @@ func (e *environment) dial(ctx context.Context, opts ...client.ClientOption) (*c
 	if frame > 0 {
 		opts = append(opts, client.WithMaxFrame(uint32(frame)))
 	}
+	if e.opts.timeout <= 0 {
+		return nil, nil, usagef("--timeout %v leaves no time for an answer", e.opts.timeout)
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.opts.timeout)
+	defer cancel()
 	opts = append([]client.ClientOption{
 		client.WithTenant(id.Tenant), client.WithNamespace(id.Namespace), client.WithTLS(trust),
 		client.WithToken(func(context.Context) (string, error) { return id.brokerToken() }),

@@ -94,7 +94,7 @@ func shardsOf(ctx context.Context, c *client.Client, cmd *cobra.Command, stream 
 func shardFlag(c *cobra.Command) { c.Flags().Int("shard", 0, "this shard only") }
 
 // perShard is a command on each shard of a stream's group.
-func (e *environment) perShard(use, short string, run func(ctx context.Context, g *client.Group, shard int) error) *cobra.Command {
+func (e *environment) perShard(use, short string, run func(ctx context.Context, g *client.Group, shard, of int) error) *cobra.Command {
 	var c *cobra.Command
 	c = e.groupRun(use, short, cobra.ExactArgs(2), func(ctx context.Context, cl *client.Client, g *client.Group, _ []string) error {
 		shards, err := shardsOf(ctx, cl, c, c.Flags().Arg(0))
@@ -102,7 +102,7 @@ func (e *environment) perShard(use, short string, run func(ctx context.Context, 
 			return err
 		}
 		for _, shard := range shards {
-			if err := run(ctx, g, shard); err != nil {
+			if err := run(ctx, g, shard, len(shards)); err != nil {
 				return err
 			}
 		}
@@ -121,10 +121,14 @@ type positionLine struct {
 
 func (e *environment) seekCommand(use, short string, ifNew bool) *cobra.Command {
 	var from string
-	c := e.perShard(use, short, func(ctx context.Context, g *client.Group, shard int) error {
-		start, _, err := startOf(from)
+	var c *cobra.Command
+	c = e.perShard(use, short, func(ctx context.Context, g *client.Group, shard, of int) error {
+		start, offset, err := startOf(from)
 		if err != nil {
 			return err
+		}
+		if offset && of > 1 {
+			return usagef("--from %s: offsets are counted in each of the %d shards; give --shard", from, of)
 		}
 		at, moved, err := g.Seek(ctx, shard, ifNew, start)
 		if err != nil {
@@ -297,7 +301,7 @@ type letterLine struct {
 }
 
 func (e *environment) lettersList() *cobra.Command {
-	return e.perShard("ls STREAM GROUP", "List dead letters", func(ctx context.Context, g *client.Group, shard int) error {
+	return e.perShard("ls STREAM GROUP", "List dead letters", func(ctx context.Context, g *client.Group, shard, _ int) error {
 		for from, more := uint64(0), true; more; {
 			var letters []client.DeadLetter
 			var err error
@@ -368,7 +372,7 @@ func (e *environment) groupDescribe() *cobra.Command {
 
 func (e *environment) groupSet() *cobra.Command {
 	var g client.GroupConfig
-	c := e.perShard("set STREAM GROUP", "Set how a group hands out; what is not given is the default", func(ctx context.Context, gr *client.Group, shard int) error {
+	c := e.perShard("set STREAM GROUP", "Set how a group hands out; what is not given is the default", func(ctx context.Context, gr *client.Group, shard, _ int) error {
 		if math.IsNaN(g.BackoffFactor) || math.IsInf(g.BackoffFactor, 0) {
 			return usagef("--backoff-factor %v is not a number to grow by", g.BackoffFactor)
 		}
@@ -434,7 +438,7 @@ func (e *environment) groupRemove() *cobra.Command {
 	var yes bool
 	var c *cobra.Command
 	asked := false
-	c = e.perShard("rm STREAM GROUP", "Forget a group: it begins anew", func(ctx context.Context, g *client.Group, shard int) error {
+	c = e.perShard("rm STREAM GROUP", "Forget a group: it begins anew", func(ctx context.Context, g *client.Group, shard, _ int) error {
 		if !asked {
 			if err := e.confirm(yes, "forget group %s of stream %s", c.Flags().Arg(1), c.Flags().Arg(0)); err != nil {
 				return err

@@ -122,6 +122,8 @@ func (e *environment) identity() (*identity, error) {
 			*s.dst = s.flag
 		}
 	}
+	onlyFlags(&id.token, &id.TokenFile, f.token, f.tokenFile, f.signingKey)
+	onlyFlags(&id.httpToken, &id.HTTPTokenFile, f.httpToken, f.httpTokenF, f.signingKey)
 	id.Tenant = first(id.Tenant, "default")
 	id.Namespace = first(id.Namespace, "default")
 	id.ServerName = first(id.ServerName, "localhost")
@@ -133,6 +135,16 @@ func (e *environment) identity() (*identity, error) {
 		return nil, err
 	}
 	return id, nil
+}
+
+// onlyFlags has a flag win over a variable or the context that gives a token another way.
+func onlyFlags(token, tokenFile *string, flag, flagFile, flagKey string) {
+	if flag == "" && (flagFile != "" || flagKey != "") {
+		*token = ""
+	}
+	if flag == "" && flagFile == "" && flagKey != "" {
+		*tokenFile = ""
+	}
 }
 
 func first(s ...string) string {
