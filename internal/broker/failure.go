@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/felixlog/felix/internal/cache"
@@ -39,7 +42,7 @@ func Failure(err error) *wire.Failure {
 	if f, ok := errors.AsType[*wire.Failure](err); ok {
 		return f
 	}
-	fail := func(c wire.Code) *wire.Failure { return wire.NewFailure(c, err.Error()) }
+	fail := func(c wire.Code) *wire.Failure { return wire.NewFailure(c, textOf(err)) }
 	switch {
 	case errors.Is(err, partition.ErrDeleted):
 		return fail(wire.CodeNotFound)
@@ -109,6 +112,26 @@ func Failure(err error) *wire.Failure {
 		return fail(wire.CodeUnacknowledged)
 	}
 	return fail(wire.CodeInternal)
+}
+
+// textOf is what a client is told of an error: where the broker keeps its files is not
+// for clients.
+func textOf(err error) string {
+	text := err.Error()
+	if d, ok := errors.AsType[*storage.DamagedError](err); ok {
+		text = withoutPath(text, d.Dir)
+	}
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		text = withoutPath(text, p.Path)
+	}
+	return text
+}
+
+func withoutPath(text, path string) string {
+	if !filepath.IsAbs(path) {
+		return text
+	}
+	return strings.ReplaceAll(text, path, filepath.Base(path))
 }
 
 func isA[T error](err error) bool {

@@ -9,7 +9,7 @@ import (
 // Stop ends the node in order: no new work, subscriptions end after what is queued,
 // publishes in flight are answered, logs are flushed and closed, the directory is
 // marked clean. ctx bounds the part that depends on clients; what protects records
-// is always done. A second call returns what the first did.
+// has a time of its own, as long as all of a graceful stop may take. A second call returns what the first did.
 func (n *Node) Stop(ctx context.Context) error {
 	n.stopOnce.Do(func() {
 		n.setStatus("draining")
@@ -18,7 +18,7 @@ func (n *Node) Stop(ctx context.Context) error {
 			n.log.Warn("clients were cut off at the end of the time to stop", "error", err)
 		}
 		n.serving()
-		n.stopErr = n.close(ctx)
+		n.stopErr = n.closeInTime(ctx)
 	})
 	return n.stopErr
 }
@@ -26,7 +26,12 @@ func (n *Node) Stop(ctx context.Context) error {
 // abandon undoes a start that failed half-way.
 func (n *Node) abandon() error {
 	n.serving()
-	ctx, cancel := context.WithTimeout(context.Background(), n.o.Config.Shutdown.Timeout)
+	return n.closeInTime(context.Background())
+}
+
+// closeInTime is close within the time to stop, whatever of ctx is left.
+func (n *Node) closeInTime(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.o.Config.Shutdown.Timeout)
 	defer cancel()
 	return n.close(ctx)
 }

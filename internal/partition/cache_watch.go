@@ -155,6 +155,10 @@ func (w *Watch) ResumeOffset() storage.Offset { return w.live }
 // Retained is how many present values come first.
 func (w *Watch) Retained() int { return w.retained }
 
+// Position is the first offset that Next has not passed over yet. It belongs to who calls
+// Next.
+func (w *Watch) Position() storage.Offset { return w.position }
+
 // Resnapshot says that the present values come first because From is gone.
 func (w *Watch) Resnapshot() bool { return w.snapshot }
 
@@ -186,8 +190,11 @@ func (w *Watch) Next(ctx context.Context, f func(*WatchEvent) error) error {
 }
 
 // nextPresent hands out some of the present values. One that was overwritten meanwhile
-// is handed out all the same: its record is held, and the change follows.
+// is handed out all the same: its record is held, and the change follows. It does not
+// wait, and so does not end with ctx: a watch that has handed out half of them could not
+// be resumed anywhere.
 func (w *Watch) nextPresent(ctx context.Context, f func(*WatchEvent) error) error {
+	ctx = context.WithoutCancel(ctx)
 	for n := 0; n < 64 && len(w.present) > 0; n++ {
 		at := w.present[0].at
 		err := w.c.log.Read(ctx, &w.page, storage.ReadRange{From: at, End: at + 1, MaxRecords: 1, MaxBytes: 1})

@@ -180,6 +180,7 @@ func cacheDelete(ctx context.Context, r *Request) {
 		Tenant: m.Tenant, Namespace: m.Namespace, Cache: m.Cache, Key: strings.Clone(m.Key),
 		RequestID: m.RequestID, HasRequestID: m.HasRequestID,
 	}
+	log := r.s.server.log
 	r.submit(c, w, func(w *write) (wire.Message, error) {
 		if !w.Applied {
 			return answer, nil
@@ -189,7 +190,9 @@ func cacheDelete(ctx context.Context, r *Request) {
 		w.reply.Later(func() (wire.Message, error) {
 			value, ok, err := c.Removed(ctx, &w.CacheWrite)
 			if err != nil {
-				return nil, err
+				// The delete stands: no answer may say that it does not.
+				log.Error("value that a delete took away cannot be read", "cache", answer.Tenant+"/"+answer.Namespace+"/"+answer.Cache, "error", err)
+				return nil, wire.NewFailure(wire.CodeStorage, "the key was deleted, and its value cannot be read").WithRetry(wire.RetryOutcomeUnknown)
 			}
 			answer.Value, answer.HasValue = value, ok
 			return answer, nil
@@ -286,9 +289,10 @@ func cacheWatch(_ context.Context, r *Request) {
 		SubscriptionID: w.ID(), ResumeOffset: uint64(w.ResumeOffset()), Resnapshot: w.Resnapshot(),
 		RetainedCount: uint64(w.Retained()), HasRetainedCount: m.Retained,
 	}
+	s := r.s
 	if f := r.Events(w.ID(), started, func(ctx context.Context, e *EventStream) (wire.Message, error) {
 		defer w.Close()
-		return followCache(ctx, e, w)
+		return s.followCache(ctx, e, w)
 	}); f != nil {
 		w.Close()
 		r.Fail(f)
@@ -298,8 +302,13 @@ func cacheWatch(_ context.Context, r *Request) {
 // watchBuffer is how much of a watch is gathered before it is written.
 const watchBuffer = 64 << 10
 
-// followCache writes a watch's changes until it ends.
-func followCache(ctx context.Context, e *EventStream, w *partition.Watch) (wire.Message, error) {
+// followCache writes a watch's changes until it ends. Once the server drains, what can be
+// read without waiting is still written.
+func (s *session) followCache(ctx context.Context, e *EventStream, w *partition.Watch) (wire.Message, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(s.server.draining, cancel)
+	defer stop()
 	var buf []byte
 	for {
 		buf = buf[:0]
@@ -326,6 +335,11 @@ func followCache(ctx context.Context, e *EventStream, w *partition.Watch) (wire.
 		case err == nil:
 		case errors.Is(err, partition.ErrDeleted), errors.Is(err, partition.ErrUnsubscribed):
 			return nil, nil
+		case s.moved(err):
+			if !s.features.Has(wire.FeatureShardMoved) {
+				return nil, nil
+			}
+			return &wire.ShardMoved{SubscriptionID: w.ID(), ResumeFrom: uint64(w.Position()), HasResumeFrom: true}, nil
 		default:
 			return nil, ErrReset
 		}

@@ -76,6 +76,45 @@ func TestDrain(t *testing.T) {
 	require.EqualValues(t, closeShutdown, app.ErrorCode)
 }
 
+// A drain ends watches as it does subscriptions, after what is there for them.
+func TestDrainEndsWatches(t *testing.T) {
+	w := newWorld(t)
+	w.cache("kept", 1)
+	var ends []*peer
+	transports(t, func(t *testing.T, transport string) {
+		h := w.dial(transport)
+		p := h.login()
+		p.send(&wire.CachePut{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: transport, Value: []byte("v"), RequestID: 1, HasRequestID: true})
+		require.IsType(t, &wire.CacheOK{}, p.recv())
+		for _, features := range []wire.Features{everything, everything &^ wire.FeatureShardMoved} {
+			p := h.open()
+			p.send(&wire.Auth{Tenant: "t1", Token: w.token, ClientFlags: wire.FlagsKnown, HasClientFlags: true, Features: features})
+			require.IsType(t, &wire.AuthOK{}, p.recv())
+			p.send(&wire.CacheWatch{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: transport, HasKey: true, Retained: true})
+			if h.quic != nil {
+				p.finish()
+			}
+			started := p.recv().(*wire.CacheWatchStarted)
+			require.EqualValues(t, 1, started.RetainedCount)
+			events := p.eventStream()
+			require.IsType(t, &wire.EventStreamHello{}, events.recv())
+			require.Equal(t, "v", string(events.recv().(*wire.CacheEvent).Value))
+			ends = append(ends, events)
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	require.NoError(t, w.server.Drain(ctx))
+	for i, p := range ends {
+		if i%2 == 0 {
+			m := p.recv().(*wire.ShardMoved)
+			require.True(t, m.HasResumeFrom)
+			require.Positive(t, m.ResumeFrom)
+		}
+		require.ErrorIs(t, p.gone(), io.EOF)
+	}
+}
+
 // A drain waits for publishes in flight and no longer than it is given.
 func TestDrainWaitsForPublishes(t *testing.T) {
 	w := newWorld(t)

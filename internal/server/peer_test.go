@@ -35,6 +35,7 @@ type world struct {
 	t      testing.TB
 	keys   *auth.Keys
 	broker *broker.Broker
+	root   string // of its shards
 	server *Server
 	addr   string // of both sockets
 	client *tls.Config
@@ -78,7 +79,8 @@ func newWorld(t testing.TB, options ...worldOption) *world {
 		_, err = catalog.CreateNamespace(ctx, meta.Namespace{Tenant: tenant, Name: "ns"})
 		require.NoError(t, err)
 	}
-	w.broker, err = broker.Open(ctx, broker.Options{Catalog: catalog, Root: filepath.Join(dir, "streams")})
+	w.root = filepath.Join(dir, "streams")
+	w.broker, err = broker.Open(ctx, broker.Options{Catalog: catalog, Root: w.root})
 	require.NoError(t, err)
 	w.stream("orders", meta.Stream{Shards: 1, Durable: true})
 	w.stream("wide", meta.Stream{Shards: 4, Durable: true})

@@ -1,8 +1,12 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -330,6 +334,43 @@ func TestAPollKeepsNothingBack(t *testing.T) {
 	w.dial(transportTCP).login().sendRaw(wire.AppendMessage(nil, &wire.Publish{
 		Tenant: "t1", Namespace: "ns", Stream: "jobs", Payload: []byte("now"), Shard: 1, HasShard: true}))
 	require.Len(t, p.recv().(*wire.GroupRecords).Records, 1)
+}
+
+// A delete that stands is never answered as refused, though the value it took away cannot
+// be read; and clients are not told where the broker keeps its files.
+func TestADeleteOfADamagedValue(t *testing.T) {
+	w := newWorld(t)
+	w.cache("kept", 1)
+	p := w.dial(transportTCP).login()
+	key := func(m wire.Message) wire.Message {
+		p.send(m)
+		return p.recv()
+	}
+	value := []byte("a value that is damaged on the disk")
+	require.IsType(t, &wire.CacheOK{}, key(&wire.CachePut{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: "a", Value: value, RequestID: 1, HasRequestID: true}))
+	damaged := 0
+	require.NoError(t, filepath.WalkDir(w.root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if at := bytes.Index(b, value); err == nil && at >= 0 {
+			damaged++
+			b[at] ^= 1
+			err = os.WriteFile(path, b, 0o600)
+		}
+		return err
+	}))
+	require.Equal(t, 1, damaged)
+	get := &wire.CacheGet{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: "a", RequestID: 2, HasRequestID: true}
+	refused := key(get).(*wire.Error).Failure
+	require.NotContains(t, refused.Message, w.root)
+
+	f := key(&wire.CacheDelete{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: "a", RequestID: 3, HasRequestID: true}).(*wire.Error).Failure
+	require.Equal(t, wire.CodeStorage, f.Code)
+	require.Equal(t, wire.RetryOutcomeUnknown, f.Retry)
+	require.NotContains(t, f.Message, w.root)
+	require.False(t, key(get).(*wire.CacheValue).HasValue)
 }
 
 func TestHandlersAreGivenOnce(t *testing.T) {

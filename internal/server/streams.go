@@ -250,10 +250,16 @@ func (s *session) deliver(ctx context.Context, sub *partition.Subscription, e *E
 	}
 }
 
+// moved reports whether a subscription or watch that ended with err can go on elsewhere,
+// or here after a while.
+func (s *session) moved(err error) bool {
+	return s.server.isDraining() && errors.Is(err, context.Canceled) || errors.Is(err, partition.ErrClosed)
+}
+
 // ender is the last frame of a subscription that ends with err: none means a plain
 // end, an error that the stream is reset as lost.
 func (s *session) ender(sub *partition.Subscription, err error) (wire.Message, error) {
-	moved := s.server.isDraining() && errors.Is(err, context.Canceled) || errors.Is(err, partition.ErrClosed)
+	moved := s.moved(err)
 	_, overtaken := errors.AsType[*partition.TooOldError](err)
 	switch {
 	case errors.Is(err, partition.ErrDeleted), errors.Is(err, partition.ErrUnsubscribed):
