@@ -38,7 +38,6 @@ type core struct {
 	mu        sync.Mutex
 	closed    bool
 	producers map[producerKey]*Producer
-	widths    map[streamKey]width
 	closers   map[closer]struct{}
 	// lent are the connections of requests that wait; those of idle are free.
 	lent, idle []*slot
@@ -70,7 +69,7 @@ func Dial(ctx context.Context, addrs []string, opts ...ClientOption) (*Client, e
 	c := &core{
 		config: config, endpoints: endpoints{addrs: append([]string(nil), addrs...)},
 		publish: make([]slot, config.publishConns), seed: maphash.MakeSeed(),
-		producers: make(map[producerKey]*Producer), widths: make(map[streamKey]width), closers: make(map[closer]struct{}),
+		producers: make(map[producerKey]*Producer), closers: make(map[closer]struct{}),
 	}
 	// A connection more than there are processors would only make what is written at
 	// once smaller.
@@ -147,6 +146,18 @@ func (c *core) disown(s closer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.closers, s)
+}
+
+// producersOf are the producers of a stream.
+func (c *core) producersOf(k streamKey) (of []*Producer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.closers {
+		if p, ok := s.(*Producer); ok && p.key.streamKey == k {
+			of = append(of, p)
+		}
+	}
+	return of
 }
 
 // slotOf spreads shards over the publish connections; one shard always takes

@@ -30,6 +30,10 @@ var (
 	// this producer, so that its numbers do not fit any more.
 	ErrShardLostRecords = errors.New("shard lost acknowledged records")
 
+	// ErrShardsChanged: the stream was made again with other shards, and the record was
+	// placed by those it had. Sent again, it is placed anew.
+	ErrShardsChanged = errors.New("the stream has other shards than it had")
+
 	// ErrUnauthenticated: the token was not accepted.
 	ErrUnauthenticated = errors.New("unauthenticated")
 	// ErrForbidden: the token does not permit the request.

@@ -47,6 +47,9 @@ type lane struct {
 	retries backoff
 	// cause is why the lane recovers.
 	cause error
+	// doubt: the stream may not have the shards by which the lane was placed. They
+	// are asked for before the lane opens.
+	doubt bool
 }
 
 type laneState uint8
@@ -88,12 +91,13 @@ func (l *lane) flags() wire.Flags {
 func (l *lane) idempotent() bool { return l.p.key.delivery == Idempotent }
 
 // add puts a record, whose bytes were reserved, into the lane.
-func (l *lane) add(payload []byte) (Future, error) {
+// It is false when the lane is closed.
+func (l *lane) add(payload []byte) (Future, bool) {
 	c := &l.p.config
 	l.mu.Lock()
 	if l.state == laneClosed {
 		l.mu.Unlock()
-		return Future{}, &Error{Op: l.op(), Retry: wire.RetryNow, Err: ErrClosed}
+		return Future{}, false
 	}
 	if l.cur != nil && !l.cur.fits(payload, c) {
 		l.cur.seal()
@@ -109,7 +113,7 @@ func (l *lane) add(payload []byte) (Future, error) {
 	b := l.cur
 	f := Future{b: b, index: b.add(payload)}
 	l.push()
-	return f, nil
+	return f, true
 }
 
 // linger lets b go when its time has come.
@@ -327,8 +331,8 @@ func (l *lane) ended(p *pipe, cause error) {
 }
 
 // stop closes the lane for good and returns the batches that are left, with
-// their errors.
-func (l *lane) stop() (left []*batch) {
+// their errors, whose cause is why.
+func (l *lane) stop(why error) (left []*batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state == laneClosed {
@@ -336,14 +340,14 @@ func (l *lane) stop() (left []*batch) {
 	}
 	for i, b := range l.unacked {
 		b.maybe = b.maybe || i < l.sent && b.verdict == nil
-		b.fail(&Error{Op: l.op(), Retry: wire.RetryNow, Err: ErrClosed})
+		b.fail(&Error{Op: l.op(), Retry: wire.RetryNow, Err: why})
 		left = append(left, b)
 	}
 	if l.cur != nil {
 		l.full = append(l.full, l.cur)
 	}
 	for _, b := range l.full {
-		b.fail(&Error{Op: l.op(), Retry: wire.RetryNow, Err: ErrClosed})
+		b.fail(&Error{Op: l.op(), Retry: wire.RetryNow, Err: why})
 		left = append(left, b)
 	}
 	if l.pipe != nil {

@@ -52,32 +52,14 @@ func unknownStream(op string) *Error {
 	return &Error{Op: op, Code: wire.CodeNotFound, Retry: wire.RetryAfter, Message: "the broker knows no such stream"}
 }
 
-// widthOf returns the width of a stream, learned once. A stream that is unknown
-// is asked for again for a while: it may just have been created.
-func (c *core) widthOf(ctx context.Context, k streamKey) (width, error) {
-	c.mu.Lock()
-	w, ok := c.widths[k]
-	c.mu.Unlock()
-	if ok {
-		return w, nil
-	}
-	return c.learnWidth(ctx, k)
-}
-
-func (c *core) forgetWidth(k streamKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.widths, k)
-}
-
+// learnWidth asks for the width of a stream. One that is unknown is asked for again for a
+// while: it may just have been created. Nothing remembers it but the producers, who hear of
+// every answer: a stream may be removed and made again with other shards.
 func (c *core) learnWidth(ctx context.Context, k streamKey) (width, error) {
 	b := c.config.retry.begin()
 	for {
 		w, err := c.askWidth(ctx, "shards of "+k.stream, k)
 		if err == nil {
-			c.mu.Lock()
-			c.widths[k] = w
-			c.mu.Unlock()
 			return w, nil
 		}
 		d, again := b.again(err, true)
@@ -101,7 +83,11 @@ func (c *core) askWidth(ctx context.Context, op string, k streamKey) (width, err
 	case m.Shards == 0:
 		return width{}, unknownStream(op)
 	}
-	return width{shards: int(m.Shards), routing: m.Routing}, nil
+	w := width{shards: int(m.Shards), routing: m.Routing}
+	for _, p := range c.producersOf(k) {
+		p.setWidth(w)
+	}
+	return w, nil
 }
 
 // OffsetForTime returns the first offset of a shard whose record is not older

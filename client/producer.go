@@ -121,6 +121,10 @@ func merge(opts []PublishOption) (m PublishOption) {
 // the order of their Sends, but for those that ended with an error; for the
 // repetitions of a batch, with AtLeastOnce; and, with [AtMostOnce], for records that
 // shared a batch with one that the stream refused for its size, which come later.
+//
+// When the stream is found to have other shards than it had, which takes a record that
+// is refused or somebody who asks the same client, what is not answered ends with
+// ErrShardsChanged, and later records are placed anew.
 type Producer struct {
 	client *core
 	key    producerKey
@@ -132,8 +136,7 @@ type Producer struct {
 	// wg counts the goroutines of the lanes.
 	wg sync.WaitGroup
 
-	width atomic.Pointer[width]
-	lanes atomic.Pointer[[]*lane]
+	place atomic.Pointer[placement] // replaced under mu
 
 	buffered atomic.Int64
 	waiters  atomic.Int32
@@ -141,6 +144,16 @@ type Producer struct {
 	mu     sync.Mutex
 	freed  chan struct{}
 	closed bool
+}
+
+// placement is how records come to lanes; it is not changed once it is shared.
+type placement struct {
+	// width is that of the stream, when it is known: the first record with a key or for
+	// a shard above 0 asks for it.
+	width width
+	known bool
+	asked time.Time
+	lanes []*lane // by shard; nil where there was no record yet
 }
 
 // Producer returns a new producer of a stream. Nothing is sent for it before
@@ -159,6 +172,7 @@ func (c *Client) Producer(stream string, opts ...ProducerOption) (*Producer, err
 		}
 	}
 	p := &Producer{client: c.core, key: producerKey{streamKey{c.namespace, stream}, config.delivery}, config: config, freed: make(chan struct{})}
+	p.place.Store(&placement{})
 	p.ctx, p.cancel = context.WithCancel(c.ctx)
 	if err := c.adopt(p); err != nil {
 		p.cancel()
@@ -173,21 +187,42 @@ func (c *Client) Producer(stream string, opts ...ProducerOption) (*Producer, err
 //
 // Errors: ErrBufferFull, ErrTooLarge, ErrClosed, the context's.
 func (p *Producer) Send(ctx context.Context, payload []byte, opts ...PublishOption) (Future, error) {
-	l, err := p.laneFor(ctx, merge(opts))
-	if err != nil {
-		return Future{}, err
+	o := merge(opts)
+	held := int64(0)
+	for {
+		l, err := p.laneFor(ctx, o)
+		if err == nil && held == 0 {
+			if most := int(p.client.config.maxFrame) - 1024 - len(l.key); len(payload) > most {
+				return Future{}, &Error{Op: l.op(), Retry: wire.RetryFatal, Err: fmt.Errorf("%w: %d bytes, max=%d", ErrTooLarge, len(payload), most)}
+			}
+			if err := p.reserve(ctx, heldBytes(payload)); err != nil {
+				return Future{}, err
+			}
+			held = heldBytes(payload)
+		}
+		if err == nil {
+			if f, ok := l.add(payload); ok {
+				return f, nil
+			}
+			// The lane was closed: with the producer, or because the stream has other
+			// shards, and then it has another lane.
+			err = p.open()
+		}
+		if err != nil {
+			p.release(held)
+			return Future{}, err
+		}
 	}
-	if most := int(p.client.config.maxFrame) - 1024 - len(l.key); len(payload) > most {
-		return Future{}, &Error{Op: l.op(), Retry: wire.RetryFatal, Err: fmt.Errorf("%w: %d bytes, max=%d", ErrTooLarge, len(payload), most)}
+}
+
+// open is an error once the producer is closed.
+func (p *Producer) open() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return &Error{Op: "publish " + p.key.stream, Retry: wire.RetryNow, Err: ErrClosed}
 	}
-	if err := p.reserve(ctx, heldBytes(payload)); err != nil {
-		return Future{}, err
-	}
-	f, err := l.add(payload)
-	if err != nil {
-		p.release(heldBytes(payload))
-	}
-	return f, err
+	return nil
 }
 
 // Publish sends a record and waits for its answer.
@@ -236,7 +271,7 @@ func (p *Producer) stop() {
 	p.mu.Unlock()
 	p.cancel()
 	for _, l := range p.all() {
-		for _, b := range l.stop() {
+		for _, b := range l.stop(ErrClosed) {
 			b.complete()
 		}
 	}
@@ -244,12 +279,8 @@ func (p *Producer) stop() {
 }
 
 func (p *Producer) all() []*lane {
-	lanes := p.lanes.Load()
-	if lanes == nil {
-		return nil
-	}
 	var all []*lane
-	for _, l := range *lanes {
+	for _, l := range p.place.Load().lanes {
 		if l != nil {
 			all = append(all, l)
 		}
@@ -329,55 +360,82 @@ func (p *Producer) laneFor(ctx context.Context, o PublishOption) (*lane, error) 
 	if o.hasKey && o.hasShard || o.shard < 0 {
 		return nil, o.validate("publish " + p.key.stream)
 	}
-	shard := o.shard
-	w := p.width.Load()
-	if w == nil && (o.hasKey || shard != 0) {
-		learned, err := p.client.widthOf(ctx, p.key.streamKey)
-		if err != nil {
-			return nil, wrap("publish "+p.key.stream, err)
+	for {
+		at := p.place.Load()
+		if !at.known && (o.hasKey || o.shard != 0) {
+			w, err := p.client.learnWidth(ctx, p.key.streamKey)
+			if err != nil {
+				return nil, wrap("publish "+p.key.stream, err)
+			}
+			p.setWidth(w)
+			continue
 		}
-		w = &learned
-		p.width.Store(w)
+		shard := o.shard
+		if o.hasKey {
+			shard = wire.Shard(at.width.routing, o.key, at.width.shards)
+		}
+		if shard < len(at.lanes) && at.lanes[shard] != nil {
+			return at.lanes[shard], nil
+		}
+		if at.known && shard >= at.width.shards {
+			return nil, noShard("publish "+p.key.stream, shard)
+		}
+		if err := p.makeLane(shard, at); err != nil {
+			return nil, err
+		}
 	}
-	if o.hasKey {
-		shard = wire.Shard(w.routing, o.key, w.shards)
-	}
-	if lanes := p.lanes.Load(); lanes != nil && shard < len(*lanes) && (*lanes)[shard] != nil {
-		return (*lanes)[shard], nil
-	}
-	if w != nil && shard >= w.shards {
-		return nil, noShard("publish "+p.key.stream, shard)
-	}
-	return p.makeLane(shard, w)
 }
 
-func (p *Producer) makeLane(shard int, w *width) (*lane, error) {
+// widthFresh is how long a width is taken to hold without a doubt.
+const widthFresh = time.Second
+
+// makeLane adds the lane of a shard, unless the placement is another by now.
+func (p *Producer) makeLane(shard int, at *placement) error {
+	if err := p.open(); err != nil {
+		return err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return nil, &Error{Op: "publish " + p.key.stream, Retry: wire.RetryNow, Err: ErrClosed}
+	if p.place.Load() != at {
+		return nil
 	}
-	var lanes []*lane
-	if had := p.lanes.Load(); had != nil {
-		lanes = append(lanes, *had...)
+	l := &lane{p: p, shard: shard}
+	if shard > 0 {
+		l.key, l.hasKey = keyOf(&at.width, shard), true
+		l.doubt = time.Since(at.asked) > widthFresh
 	}
-	for len(lanes) <= shard {
-		lanes = append(lanes, nil)
-	}
-	if lanes[shard] == nil {
-		l := &lane{p: p, shard: shard}
-		if shard > 0 {
-			l.key, l.hasKey = keyOf(w, shard), true
-		}
-		lanes[shard] = l
-		p.lanes.Store(&lanes)
-	}
-	return lanes[shard], nil
+	changed := *at
+	changed.lanes = make([]*lane, max(shard+1, len(at.lanes)))
+	copy(changed.lanes, at.lanes)
+	changed.lanes[shard] = l
+	p.place.Store(&changed)
+	return nil
 }
 
-func (p *Producer) forgetWidth() {
-	p.width.Store(nil)
-	p.client.forgetWidth(p.key.streamKey)
+// setWidth takes what the broker says of the stream. When it is not what records were
+// placed by, the lanes end, and with them what is not answered; later records are placed
+// anew.
+func (p *Producer) setWidth(w width) {
+	p.mu.Lock()
+	at := p.place.Load()
+	changed := &placement{width: w, known: true, asked: time.Now()}
+	same := !at.known || at.width == w
+	if same {
+		changed.lanes = at.lanes
+	}
+	p.place.Store(changed)
+	p.mu.Unlock()
+	if same {
+		return
+	}
+	for _, l := range at.lanes {
+		if l == nil {
+			continue
+		}
+		for _, b := range l.stop(fmt.Errorf("%w: %d, and now %d", ErrShardsChanged, at.width.shards, w.shards)) {
+			b.complete()
+		}
+	}
 }
 
 // keyOf finds a key that falls on a shard. A batch is placed by one key, so that

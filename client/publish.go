@@ -59,7 +59,7 @@ func (c *Client) PublishIf(ctx context.Context, stream string, expected uint64, 
 		Key: o.key, HasKey: o.hasKey}
 	ack := Ack{Shard: o.shard, Offset: expected, HasOffset: true}
 	if o.hasKey || o.shard > 0 {
-		w, err := c.widthOf(ctx, streamKey{c.namespace, stream})
+		w, err := c.learnWidth(ctx, streamKey{c.namespace, stream})
 		if err != nil {
 			return Ack{}, wrap(op, err)
 		}

@@ -180,11 +180,11 @@ func (j *judgement) judgeBatch(b *batch) *Error {
 		}
 	} else {
 		e := b.refusal(l.op())
+		l.doubt = l.doubt || e.Code == wire.CodeNotFound
 		switch {
 		case e.Retry == wire.RetryFatal:
 			return e
 		case e.Code == wire.CodeNotFound && j.now.Sub(b.firstRefused) > notFoundGrace:
-			l.p.forgetWidth()
 			return e
 		case e.Retry == wire.RetryOutcomeUnknown:
 			b.maybe = true
@@ -212,9 +212,10 @@ func (j *judgement) judgeRefusal(b *batch) (*Error, bool) {
 		// Something before it was refused; that decides.
 		return nil, false
 	case wire.RefusedUnknownProducer:
-		// The broker forgot the producer. Under a new id nothing is recognised
-		// as a repetition, so only what surely was not appended may go on.
-		j.renew = true
+		// The broker forgot the producer, or the stream is another of the name. Under
+		// a new id nothing is recognised as a repetition, so only what surely was not
+		// appended may go on.
+		j.renew, l.doubt = true, true
 		return nil, false
 	case wire.RefusedNotLeader:
 		j.failing = true
@@ -271,6 +272,9 @@ func (l *lane) renew() (finished []*batch) {
 
 // open connects and hands the lane over to the connection.
 func (l *lane) open(ctx context.Context) error {
+	if stays, err := l.confirm(ctx); !stays {
+		return err
+	}
 	p, err := l.p.client.slotOf(l.p.key.streamKey, l.shard).get(ctx)
 	if err != nil {
 		return err
@@ -305,6 +309,25 @@ func (l *lane) open(ctx context.Context) error {
 		l.ended(p, err)
 	}
 	return nil
+}
+
+// confirm asks for the shards of the stream when they are in doubt. It is false when the
+// lane is not to be opened: with an error, or because others placed the lane, which the
+// producer has closed then.
+func (l *lane) confirm(ctx context.Context) (stays bool, err error) {
+	l.mu.Lock()
+	doubt := l.doubt
+	l.mu.Unlock()
+	if doubt && l.p.place.Load().known {
+		_, err = l.p.client.askWidth(ctx, l.op(), l.p.key.streamKey)
+		if err != nil && !errors.Is(err, ErrNotFound) { // how long that is borne is judged by the batches
+			return false, err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.doubt = l.doubt && err != nil
+	return l.state != laneClosed, nil
 }
 
 func (c *core) initProducer(ctx context.Context) (uint64, error) {

@@ -127,7 +127,7 @@ func (c *Client) Subscribe(ctx context.Context, stream string, opts ...Subscribe
 	}
 	shards := []int{s.config.shard}
 	if s.config.all {
-		w, err := c.widthOf(ctx, s.stream)
+		w, err := c.learnWidth(ctx, s.stream)
 		if err != nil {
 			return nil, wrap("subscribe "+stream, err)
 		}
