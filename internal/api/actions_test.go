@@ -47,3 +47,23 @@ func TestPatchOfAnotherScopeIsRefused(t *testing.T) {
 		require.Equal(t, 400, status, "%s: %v", body, got)
 	}
 }
+
+// A deleted tenant's tokens are nobody's, also once another tenant has its name.
+func TestDeletedTenantsTokensAreRefused(t *testing.T) {
+	f := newFixture(t)
+	root := f.token("default", auth.AudienceAPI, admin)
+	create := func() {
+		status, body := f.do("POST", "/v1/tenants", root, `{"tenant_id":"acme","display_name":"Acme"}`)
+		require.Equal(t, 201, status, body)
+	}
+	create()
+	old := f.token("acme", auth.AudienceAPI, "tenant.manage:tenant:acme")
+	status, _ := f.do("DELETE", "/v1/tenants/acme", root, "")
+	require.Equal(t, 204, status)
+	require.NotContains(t, f.keys.Tenants(), "acme")
+	create()
+	status, _ = f.do("POST", "/v1/tenants/acme/namespaces", old, `{"namespace":"intruder","display_name":"x"}`)
+	require.Equal(t, 401, status)
+	status, _ = f.do("DELETE", "/v1/tenants/nobody", root, "")
+	require.Equal(t, 404, status)
+}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"net/http"
 
 	"github.com/felixlog/felix/internal/auth"
@@ -165,6 +166,13 @@ func patchTenant(q *request) (answer, error) {
 func deleteTenant(q *request) (answer, error) {
 	if err := q.manageTenants(); err != nil {
 		return answer{}, err
+	}
+	if _, err := q.Catalog.GetTenant(q.http.Context(), q.path("t")); err != nil {
+		return answer{}, err
+	}
+	// Before the tenant: keys left behind would be those of whoever gets its name.
+	if err := q.Keys.RemoveTenant(q.path("t")); err != nil {
+		return answer{}, fmt.Errorf("keys of tenant %s: %w", q.path("t"), err)
 	}
 	if err := q.Catalog.DeleteTenant(q.http.Context(), q.path("t")); err != nil {
 		return answer{}, err

@@ -69,7 +69,23 @@ func OpenKeys(dir string) (*Keys, error) {
 	if err := k.Reload(); err != nil {
 		return nil, err
 	}
+	k.finishRemovals()
 	return k, nil
+}
+
+// removedPrefix begins the name of a removed tenant's directory on its way out: no name of
+// a tenant has a space.
+const removedPrefix = ".removed "
+
+// finishRemovals goes on with what a stop cut short. The keys are out of use already; what
+// cannot be removed now is tried again at the next start.
+func (k *Keys) finishRemovals() {
+	left, _ := filepath.Glob(filepath.Join(k.dir, removedPrefix+"*"))
+	for _, dir := range left {
+		if os.RemoveAll(dir) != nil {
+			return
+		}
+	}
 }
 
 // Reload reads the directory again. On an error the keys in use stay as they were.
@@ -290,6 +306,33 @@ func (k *Keys) Remove(tenant, id string) error {
 		return err
 	}
 	return k.reload()
+}
+
+// RemoveTenant takes all keys of a tenant away: every token signed with them is refused
+// from now on, also by a tenant that later gets its name. It stops at the first key that
+// cannot be removed; one without keys is no error.
+func (k *Keys) RemoveTenant(tenant string) error {
+	if err := wire.ValidName(tenant); err != nil {
+		return fmt.Errorf("tenant: %w", err)
+	}
+	k.change.Lock()
+	defer k.change.Unlock()
+	dir := filepath.Join(k.dir, tenant)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	// Under another name first, so that a stop half-way leaves no tenant with some keys.
+	gone := filepath.Join(k.dir, removedPrefix+tenant)
+	if err := os.RemoveAll(gone); err != nil {
+		return err
+	}
+	if err := os.Rename(dir, gone); err != nil {
+		return err
+	}
+	if err := syncDir(k.dir); err != nil {
+		return err
+	}
+	return errors.Join(k.reload(), os.RemoveAll(gone))
 }
 
 type jwk struct {
