@@ -133,13 +133,12 @@ func (w *Watch) gather(tail storage.Offset) {
 			add(ref)
 		}
 	} else {
-		w.c.state.Proj.View(func(x *projection.Index) {
-			x.Each(func(key []byte, ref projection.Ref) bool {
-				if bytes.HasPrefix(key, w.o.Key) {
-					add(ref)
-				}
-				return true
-			})
+		// What changes during the walk has a version past tail, and comes as a change.
+		w.c.state.Proj.Walk(func(key []byte, ref projection.Ref) bool {
+			if bytes.HasPrefix(key, w.o.Key) {
+				add(ref)
+			}
+			return true
 		})
 	}
 	slices.SortFunc(w.present, func(a, b presentValue) int { return cmp.Compare(a.version, b.version) })
@@ -368,29 +367,34 @@ func (l *watchers) stop(why error) {
 func (c *Cache) Watchers() int { return int(c.watches.count.Load()) }
 
 // Keys lists keys that begin with prefix and follow after, ascending, at most limit;
-// more says that there are others.
+// more says that there are others. The shard takes writes meanwhile: the list holds each
+// key that is there all the while.
 func (c *Cache) Keys(prefix, after []byte, limit int) (keys []string, more bool, err error) {
 	if err := c.serving(); err != nil {
 		return nil, false, err
 	}
 	now := c.now()
-	// The limit smallest keys seen so far, cut back when there are twice as many.
+	// The limit smallest keys met so far, and some more: they are cut back when they are
+	// twice as many. last is the greatest that can still be among them.
+	var last []byte
 	cut := func() {
 		slices.Sort(keys)
-		if len(keys) > limit {
+		if keys = slices.Compact(keys); len(keys) > limit {
 			keys, more = keys[:limit], true
+			last = []byte(keys[limit-1])
 		}
 	}
-	c.state.Proj.View(func(x *projection.Index) {
-		x.Each(func(key []byte, ref projection.Ref) bool {
-			if !bytes.HasPrefix(key, prefix) || bytes.Compare(key, after) <= 0 || ref.Expires != 0 && ref.Expires <= now {
-				return true
-			}
+	c.state.Proj.Walk(func(key []byte, ref projection.Ref) bool {
+		switch {
+		case !bytes.HasPrefix(key, prefix), bytes.Compare(key, after) <= 0, ref.Expires != 0 && ref.Expires <= now:
+		case last != nil && bytes.Compare(key, last) > 0:
+			more = true
+		default:
 			if keys = append(keys, string(key)); len(keys) >= 2*limit+64 {
 				cut()
 			}
-			return true
-		})
+		}
+		return true
 	})
 	cut()
 	return keys, more, nil

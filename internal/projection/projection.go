@@ -95,6 +95,31 @@ func (p *Projection) View(f func(*Index)) {
 	f(p.mu.index)
 }
 
+// walkBlock is how many entries Walk visits before it lets others apply.
+const walkBlock = 1024
+
+// Walk calls f with the keys of the index, in no order, until f returns false. The index
+// may change between two blocks of keys: a key that is there all the while is met, with
+// its Ref of one moment; one that comes, goes, or goes and comes again meanwhile is met,
+// or not, or twice. The key is valid during the call, and f must not use the Projection.
+func (p *Projection) Walk(f func(key []byte, ref Ref) bool) {
+	for n, more := 0, true; more; n += walkBlock {
+		more = p.walkFrom(n, f)
+	}
+}
+
+func (p *Projection) walkFrom(n int, f func(key []byte, ref Ref) bool) (more bool) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	more = n+walkBlock < int(p.mu.index.next)
+	p.mu.index.eachFrom(n, n+walkBlock, func(key []byte, ref Ref) bool {
+		on := f(key, ref)
+		more = more && on
+		return on
+	})
+	return more
+}
+
 // Apply takes the next record. A record before Applied is passed over, since catching
 // up may have met it already; one after it is an *OrderError.
 func (p *Projection) Apply(rec *segment.Record) error {
