@@ -465,6 +465,12 @@ func (s *sim) reopen() error {
 		if s.cfg.faults.space && errors.Is(err, syscall.ENOSPC) {
 			return nil
 		}
+		if _, ok := errors.AsType[*storage.LostError](err); ok && s.hasDropped && s.cfg.opts.Fsync != storage.OnCommit {
+			if st := s.log.Health().State; st != storage.StatePoisoned {
+				return fmt.Errorf("reopen: %w, and the log is %v", err, st)
+			}
+			return s.closeAndOpen()
+		}
 		return fmt.Errorf("reopen: %w", err)
 	}
 	return s.resume()
