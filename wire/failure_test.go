@@ -94,16 +94,15 @@ func TestRouting(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, p.Routing, r.String())
 		require.Equal(t, p.Shard, Shard(r, []byte(p.Key), p.Shards), "%+v", p)
-		require.Equal(t, p.Shard, ShardString(r, p.Key, p.Shards))
 	}
 	for _, c := range v.Computed {
-		require.Equal(t, c.Hash, fmt.Sprintf("%016x", hashKey(c.Key)))
+		require.Equal(t, c.Hash, fmt.Sprintf("%016x", hashKey([]byte(c.Key))))
 		require.Equal(t, c.Modulo, Shard(RoutingModulo, []byte(c.Key), c.Shards), "%+v", c)
-		require.Equal(t, c.JumpHash, ShardString(RoutingJump, c.Key, c.Shards), "%+v", c)
+		require.Equal(t, c.JumpHash, Shard(RoutingJump, []byte(c.Key), c.Shards), "%+v", c)
 	}
 	for _, shards := range []int{-1, 0, 1} {
 		require.Zero(t, Shard(RoutingModulo, []byte("a"), shards))
-		require.Zero(t, ShardString(RoutingJump, "a", shards))
+		require.Zero(t, Shard(RoutingJump, []byte("a"), shards))
 	}
 	_, ok := ParseRouting("random")
 	require.False(t, ok)

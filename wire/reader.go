@@ -19,10 +19,6 @@ func (f Frame) Retain() { f.chunk.refs.Add(1) }
 // Release ends one Retain. It may be called from any goroutine.
 func (f Frame) Release() { f.chunk.release() }
 
-// Footprint is the memory that a retained frame may hold, in bytes: at least
-// its own size, and shared with the other frames of the same read.
-func (f Frame) Footprint() int { return len(f.chunk.buf) }
-
 // Reader splits a byte stream into frames. It reads as much as there is into
 // memory from a pool that starts small, grows with the traffic up to 64 KiB and
 // beyond that only with the bytes of a frame that have really arrived. It

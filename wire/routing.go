@@ -38,18 +38,7 @@ func Shard(r Routing, key []byte, shards int) int {
 	if shards <= 1 {
 		return 0
 	}
-	return place(r, hashKey(key), shards)
-}
-
-// ShardString is [Shard] for a key that is a string, such as a cache key.
-func ShardString(r Routing, key string, shards int) int {
-	if shards <= 1 {
-		return 0
-	}
-	return place(r, hashKey(key), shards)
-}
-
-func place(r Routing, h uint64, shards int) int {
+	h := hashKey(key)
 	if r == RoutingJump {
 		return jump(h, int64(shards))
 	}
@@ -58,10 +47,10 @@ func place(r Routing, h uint64, shards int) int {
 
 // hashKey is FNV-1a of 64 bits followed by the output step of SplitMix64, which
 // spreads the low bits that FNV leaves alike for short keys.
-func hashKey[T string | []byte](key T) uint64 {
+func hashKey(key []byte) uint64 {
 	h := uint64(0xcbf29ce484222325)
-	for i := 0; i < len(key); i++ {
-		h = (h ^ uint64(key[i])) * 0x100000001b3
+	for _, b := range key {
+		h = (h ^ uint64(b)) * 0x100000001b3
 	}
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb

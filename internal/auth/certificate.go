@@ -67,7 +67,7 @@ func (c *Certificate) Get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return &c.current.Load().pair, nil
 }
 
-// ServerTLS configures the client listener (docs/formats/wire, 1): TLS 1.3 only; a
+// ServerTLS configures the client listener (docs/protocol): TLS 1.3 only; a
 // client that offers felix/1 gets it; one that offers only other protocols is
 // refused; one that offers none is accepted unless requireALPN.
 func ServerTLS(c *Certificate, requireALPN bool) *tls.Config {

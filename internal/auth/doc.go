@@ -8,9 +8,9 @@
 //     document. [Verifier] turns a token into a [Principal], remembering verified
 //     tokens in a bounded cache so that a client that authenticates forty streams
 //     in a row costs one signature check.
-//   - Permissions. [Grant], [Object] and [Principal.Allows] are the rules of
-//     docs/formats/auth: what an action is, what an object may look like, which
-//     grant covers which object.
+//   - Permissions. [Grant], [Object] and [Principal.Allows] are the rules:
+//     what an action is, what an object may look like, which grant covers which
+//     object.
 //   - Certificates. [EnsureCertificates] makes a private authority and a server
 //     certificate on first start; [Certificate] serves a pair and swaps it without a
 //     restart; [ServerTLS] is the listener's configuration.

@@ -102,9 +102,6 @@ func NamespaceObject(tenant, namespace string) Object {
 // TenantObject names one tenant.
 func TenantObject(tenant string) Object { return Object{Kind: KindTenant, Tenant: tenant} }
 
-// NodeObject names one node.
-func NodeObject(id string) Object { return Object{Kind: KindNode, Name: id} }
-
 // ClusterObject is the one object outside every tenant.
 func ClusterObject() Object { return Object{Kind: KindCluster} }
 

@@ -50,7 +50,7 @@ func TestParseObject(t *testing.T) {
 		{"group:t1/pay/*/g", Object{}},
 		{"group:t1/pay/orders", Object{}},
 		{"group:t1/pay/orders/g/h", Object{}},
-		{"node:n1", NodeObject("n1")},
+		{"node:n1", Object{Kind: KindNode, Name: "n1"}},
 		{"node:*", Object{}},
 		{"cluster:*", ClusterObject()},
 		{"cluster:", Object{}},

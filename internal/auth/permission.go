@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Action is something a principal may be allowed to do (docs/formats/auth, 3).
+// Action is something a principal may be allowed to do.
 type Action string
 
 // The actions. A token may carry others; they grant nothing.

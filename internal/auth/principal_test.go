@@ -73,7 +73,7 @@ func TestAllows(t *testing.T) {
 
 		{"cluster", []string{"node.view:cluster:*"}, NodeView, ClusterObject(), true},
 		{"cluster is not a node", []string{"node.view:node:n1"}, NodeView, ClusterObject(), false},
-		{"node", []string{"node.view:node:n1"}, NodeView, NodeObject("n1"), true},
+		{"node", []string{"node.view:node:n1"}, NodeView, Object{Kind: KindNode, Name: "n1"}, true},
 
 		{"tenant manager publishes", []string{"tenant.manage:tenant:t1"}, StreamPublish, orders, true},
 		{"tenant manager reads caches", []string{"tenant.manage:tenant:t1"}, CacheRead, key("x"), true},

@@ -10,7 +10,7 @@ import (
 	"github.com/felixlog/felix/wire"
 )
 
-// What a Felix token must say (docs/formats/auth, 1).
+// What a Felix token must say.
 const (
 	TokenIssuer      = "felix-auth"
 	AudienceBroker   = "felix-broker"

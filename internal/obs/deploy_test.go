@@ -17,7 +17,7 @@ func TestDashboardsAndAlertsNameMetricsThatExist(t *testing.T) {
 	m := New("test")
 	require.NoError(t, m.Watch(allGauges()))
 	require.NoError(t, m.WatchReadings(allReadings()))
-	families, err := m.Registry().Gather()
+	families, err := m.reg.Gather()
 	require.NoError(t, err)
 	known := map[string]bool{}
 	for _, f := range families {

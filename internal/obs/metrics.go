@@ -107,9 +107,6 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{})
 }
 
-// Registry is where further collectors are registered.
-func (m *Metrics) Registry() *prometheus.Registry { return m.reg }
-
 // Gauges are the values asked for at each scrape. A nil function leaves its
 // metrics out. The functions may be called from several goroutines and must not block.
 type Gauges struct {

@@ -17,7 +17,7 @@ const (
 	transportTCP  = "tcp"
 )
 
-// Application close codes of a connection (docs/formats/wire, 9). On TCP closing is
+// Application close codes of a connection (docs/operations). On TCP closing is
 // all there is.
 const (
 	closeShutdown    = 0
@@ -181,7 +181,6 @@ func (c *connection) addSubscription() *wire.Failure {
 		c.server.events.refused(RefusedSubscriptions)
 		return wire.NewFailure(wire.CodeLimitExceeded, "this connection has "+decimal(most)+" subscriptions, and more are not allowed: use another connection")
 	}
-	call(c.server.events.OnSubscribe)
 	return nil
 }
 
@@ -189,6 +188,5 @@ func (c *connection) removeSubscription() {
 	c.mu.Lock()
 	c.mu.subscriptions--
 	c.mu.Unlock()
-	call(c.server.events.OnUnsubscribe)
 	c.server.nudge()
 }

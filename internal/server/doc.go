@@ -3,9 +3,10 @@
 // code is the same.
 //
 // It owns sockets, connections and sessions: authentication of each stream, negotiation,
-// flow control, the order of answers, event streams, draining. It does not own the
-// streams (package broker and below), tokens and certificates (package auth), or the
-// requests of caches, counters and groups, which are registered as [Handlers].
+// flow control, the order of answers, event streams, draining, and the requests of
+// streams, caches, counters and groups as [Handlers]; others can be added. It does not own
+// what these requests are about (package broker and below), or tokens and certificates
+// (package auth).
 //
 // # A session
 //
@@ -17,9 +18,13 @@
 //
 // What a session takes on is bounded: publishes by a window and by the connection's
 // bytes in flight, deferred requests by a window, answers by the bytes that wait for the
-// client to read them. At each bound the session is not read until there is room; so a
+// client to read them or for their turn. At each bound the session is not read until there is room; so a
 // client that does not read its answers stops itself, and nobody else. Each such pause
 // and each refusal is counted by its reason ([Events]).
+//
+// A request that reads waits for those before it on its stream that wrote, which are
+// driven first: it sees them. A request that waits for something to happen, such as a long
+// poll, keeps its stream; meanwhile the link is read ahead, so that its end ends the wait.
 //
 // # Subscriptions
 //
@@ -31,9 +36,10 @@
 // # Goroutines
 //
 // [Server.Serve] starts an accepting goroutine per socket, and waits for everything it
-// started. A TCP connection has one goroutine; a QUIC connection one that waits for its
-// end, two that accept, and one per stream. Subscriptions and active writers have one
-// each. All end with their connection.
+// started. A TCP connection has two goroutines, one that waits for its end and one that is
+// its session; a QUIC connection one that waits for its end, two that accept, and one per
+// stream. Subscriptions, active writers, links that are read ahead and answers that are
+// read from disk have one each. All end with their connection.
 //
 // # Errors
 //

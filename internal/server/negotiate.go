@@ -4,7 +4,7 @@ import (
 	"github.com/felixlog/felix/wire"
 )
 
-// What is advertised (docs/formats/wire, 5 and 11). Never more than is served.
+// What is advertised (docs/protocol). Never more than is served.
 const (
 	// baseFlags: every layout and modifier but the owner of a forwarded publish, which is
 	// advertised all the same, as the protocol's bits say what may be met, and the

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Limits bound what clients can make the server hold (docs/formats/wire, 9). Zero
+// Limits bound what clients can make the server hold (docs/operations). Zero
 // fields take their defaults, except where a field says that zero switches it off.
 type Limits struct {
 	// Connections is how many clients may be connected, over both transports; more are
@@ -145,20 +145,10 @@ type Events struct {
 	// OnConnect and OnDisconnect frame a connection; transport is "quic" or "tcp".
 	OnConnect    func(transport string)
 	OnDisconnect func(transport string)
-	// OnStream and OnStreamEnd frame a client's stream.
-	OnStream    func()
-	OnStreamEnd func()
-	// OnAuthenticated counts accepted tokens.
-	OnAuthenticated func()
 	// OnRefused counts refusals.
 	OnRefused func(Refusal)
 	// OnPaused counts the times a stream was not read.
 	OnPaused func(Pause)
-	// OnSubscribe and OnUnsubscribe frame a subscription or watch.
-	OnSubscribe   func()
-	OnUnsubscribe func()
-	// OnRequest counts requests by type, binary publishes as "publish_batch".
-	OnRequest func(kind string)
 	// OnPublished counts settled publishes.
 	OnPublished func(Published)
 	// OnDelivered counts what subscriptions wrote.
@@ -185,18 +175,6 @@ func (e *Events) refused(r Refusal) {
 func (e *Events) paused(p Pause) {
 	if e.OnPaused != nil {
 		e.OnPaused(p)
-	}
-}
-
-func (e *Events) request(kind string) {
-	if e.OnRequest != nil {
-		e.OnRequest(kind)
-	}
-}
-
-func call(f func()) {
-	if f != nil {
-		f()
 	}
 }
 

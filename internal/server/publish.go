@@ -13,7 +13,7 @@ import (
 	"github.com/felixlog/felix/wire"
 )
 
-// answerKind is how a publish is answered (docs/formats/wire, 6.3).
+// answerKind is how a publish is answered (docs/protocol).
 type answerKind uint8
 
 const (

@@ -11,7 +11,7 @@ import (
 	"github.com/felixlog/felix/wire"
 )
 
-// How each form of publish is answered, to each kind of client (docs/formats/wire, 6.3).
+// How each form of publish is answered, to each kind of client (docs/protocol).
 func TestAnswersOfPublishes(t *testing.T) {
 	w := newWorld(t)
 	payload := [][]byte{[]byte("x")}

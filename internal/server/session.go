@@ -59,8 +59,6 @@ func (c *connection) serve(l link, uni bool) {
 	s.reader = wire.NewReader(&s.ahead, uint32(c.server.limits.PreAuthFrameBytes))
 	s.out.init(l, c.server.limits.UnreadBytes, c.run, s.broken,
 		func() { c.server.events.paused(PausedUnread) })
-	call(c.server.events.OnStream)
-	defer call(c.server.events.OnStreamEnd)
 
 	// A read does not end by itself when the connection does, on TCP.
 	stop := context.AfterFunc(c.ctx, s.abort)
@@ -118,7 +116,6 @@ func (s *session) authenticate() error {
 	answer := s.negotiate(request)
 	s.reader.SetLimit(uint32(s.server.limits.FrameBytes))
 	s.conn.markAuthenticated()
-	call(s.server.events.OnAuthenticated)
 	s.out.hold()
 	s.answer(answer)
 	s.out.flush()
@@ -184,7 +181,6 @@ func (s *session) handle(frame wire.Frame) error {
 	}
 	switch frame.Flags.Layout() {
 	case wire.LayoutPublish:
-		s.server.events.request("publish_batch")
 		return s.publishFrame(frame)
 	case wire.LayoutMessage:
 		return s.handleMessage(frame)
@@ -202,7 +198,6 @@ func (s *session) handleMessage(frame wire.Frame) error {
 	if err != nil {
 		return s.undecodable(err)
 	}
-	s.server.events.request(m.Type())
 	switch m := m.(type) {
 	case *wire.Publish:
 		return s.publishMessage(m)
