@@ -11,9 +11,13 @@
 // # What an answer means
 //
 // A nil error means done. An error says which of the other two it is: one that
-// matches [ErrOutcomeUnknown] may have been applied, any other was not. A
+// matches [ErrOutcomeUnknown] may have been applied, by its last try or an
+// earlier one, any other was not. It matches the reason of the last try too. A
 // context ends the waiting, never the write: when it ends while a publish is
 // under way, the error matches both ErrOutcomeUnknown and the context's own.
+//
+// Requests that may be applied twice without harm are sent again when their
+// outcome is unknown, as [RetryPolicy] says; the others end with it.
 //
 // Publishing is idempotent by default: every batch has a producer id and a
 // sequence and is sent again, under the same sequence, until the broker has
@@ -23,19 +27,24 @@
 // # What it owns
 //
 //   - [Client]: the connections. One carries requests, up to a few carry
-//     publishes, each subscription and shard has one of its own. They are opened
-//     on first use and again after they are lost.
+//     publishes and as many requests about keys and groups; each poll that
+//     waits, and each shard of a subscription or watch, has one of its own. They
+//     are opened on first use and again after they are lost.
 //   - [Producer]: records gathered into batches, at most 64 of them in flight
 //     for a shard, in bounded memory. [Client.Publish] uses one per stream.
 //   - [Subscription]: records of one shard or of all, resumed after a lost
 //     connection without a gap or a duplicate.
+//   - [Watch]: the changes of a cache, resumed likewise.
+//   - [Group.Consume]: a poll for each shard, and the handlers of the records
+//     that came.
 //
 // # Goroutines
 //
 // A connection has a reader and a writer, which end with it. A producer has one
-// for a shard only while that shard connects or recovers. A subscription has one
-// a shard. Close of each ends them and answers everyone who waits. Nothing runs
-// before Dial.
+// for a shard only while that shard connects or recovers. A subscription and a
+// watch have one a shard, a consumer one a shard and two a record in hand; its
+// handlers end before Consume returns. Close of the others ends them and answers
+// everyone who waits. Nothing runs before Dial.
 //
 // # Memory
 //

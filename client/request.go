@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -55,15 +56,24 @@ type request struct {
 	wait time.Duration
 }
 
-// do sends a request until it has an answer other than one to try again.
+// do sends a request until it has an answer other than one to try again. What an earlier
+// try may have done is not known to be undone, whatever refused the last: the outcome is
+// unknown then.
 func (c *core) do(ctx context.Context, r *request) (*answer, error) {
 	b := backoff{policy: c.config.retry}
+	maybe := false
 	for {
 		a, err := c.try(ctx, r)
 		if err == nil {
 			return a, nil
 		}
 		d, again := b.again(err, r.repeatable)
+		if e := (*Error)(nil); errors.As(err, &e) {
+			if maybe {
+				e.Retry = wire.RetryOutcomeUnknown
+			}
+			maybe = e.Retry == wire.RetryOutcomeUnknown
+		}
 		if !again || ctx.Err() != nil {
 			return nil, err
 		}
