@@ -12,6 +12,7 @@ import (
 	"github.com/felixlog/felix/internal/cache"
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -281,6 +282,12 @@ func (c *Cache) options(sh *shard) partition.CacheOptions {
 		Counters: &c.totals,
 		NextID:   func() uint64 { return b.ids.Add(1) },
 		OnError:  b.backgroundError,
+
+		MaxValueBytes: int(b.o.Defaults.MaxValueBytes),
+	}
+	orDefault(&o.MaxValueBytes, storage.DefaultMaxRecordBytes)
+	if most := b.o.Limits.MostRecordBytes; most > 0 {
+		o.MaxValueBytes = min(o.MaxValueBytes, int(most))
 	}
 	o.Storage.SegmentBytes = b.o.Defaults.keyedSegment()
 	return o

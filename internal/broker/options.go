@@ -46,6 +46,7 @@ type Defaults struct {
 	SegmentBytes       int64         // 0: 256 MiB
 	IndexSpacing       int64         // 0: 4096
 	MaxRecordsPerRead  int           // 0: 10,000
+	MaxValueBytes      int64         // of a cache's value; 0: 8 MiB
 	Preallocate        bool
 	ZeroAhead          bool
 	VerifyAllOnOpen    bool
@@ -66,8 +67,8 @@ func (d *Defaults) keyedSegment() int64 {
 
 // Limits bound what a broker takes in. Zero fields have the defaults of DefaultLimits.
 type Limits struct {
-	// MostRecordBytes bounds the records of every stream, whatever it asks for: what is
-	// larger could be stored and never read. 0: no bound.
+	// MostRecordBytes bounds the records of every stream, whatever it asks for, and the
+	// values of caches: what is larger could be stored and never read. 0: no bound.
 	MostRecordBytes int64
 
 	NodeInFlight   int64 // bytes of publishes accepted and not answered

@@ -34,6 +34,9 @@ const (
 
 	// MaxKeyBytes bounds a key.
 	MaxKeyBytes = 4 << 10
+	// MaxOverhead is what a record holds beside its value at the most; a compaction copy
+	// holds more than the put it restates.
+	MaxOverhead = entrySize2 + MaxKeyBytes
 )
 
 // ErrEntry is wrapped by every refusal to decode an entry.

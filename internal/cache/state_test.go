@@ -251,3 +251,9 @@ func FuzzDecodeEntry(f *testing.F) {
 		require.Equal(t, b, AppendEntry(nil, e))
 	})
 }
+
+// TestACopyIsLargerThanItsPut holds what a value must leave room for.
+func TestACopyIsLargerThanItsPut(t *testing.T) {
+	e := Entry{Key: make([]byte, MaxKeyBytes), Value: []byte("value"), Copied: true, Origin: 1}
+	require.Len(t, AppendEntry(nil, e), MaxOverhead+len(e.Value))
+}

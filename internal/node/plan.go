@@ -52,7 +52,7 @@ func planOf(o *config.Options, fsys vfs.FS) (plan, error) {
 		},
 		defaults: broker.Defaults{
 			Fsync: fsync, FsyncInterval: st.FsyncInterval, SegmentBytes: st.SegmentBytes, IndexSpacing: st.IndexSpacingBytes,
-			MaxRecordsPerRead: int(st.MaxRecordsPerRead), Preallocate: st.Preallocate, ZeroAhead: st.ZeroAhead,
+			MaxRecordsPerRead: int(st.MaxRecordsPerRead), MaxValueBytes: st.MaxRecordBytes, Preallocate: st.Preallocate, ZeroAhead: st.ZeroAhead,
 			VerifyAllOnOpen: st.VerifyAllOnOpen, RepairChecksumTail: st.RepairChecksumTail,
 			RetentionBytes: st.RetentionBytes, RetentionAge: st.RetentionAge, RetentionInterval: st.RetentionCheckInterval,
 		},

@@ -24,7 +24,8 @@ type CacheOptions struct {
 	Name string
 	// Limits bound this shard: the cache's, divided by its shards.
 	Limits cache.Limits
-	// MaxValueBytes bounds a value; 0 is storage.DefaultMaxRecordBytes.
+	// MaxValueBytes bounds a value; 0 is storage.DefaultMaxRecordBytes. At the most it is
+	// what the format holds, 64 MiB, less cache.MaxOverhead.
 	MaxValueBytes int
 	// Budget bounds writes in flight; nil is no bound but the log's queue.
 	Budget *Budget
@@ -69,6 +70,7 @@ type Cache struct {
 // OpenCache opens the shard whose log is in dir, or makes an empty one.
 func OpenCache(ctx context.Context, dir string, o CacheOptions) (*Cache, error) {
 	orDefault(&o.MaxValueBytes, storage.DefaultMaxRecordBytes)
+	o.MaxValueBytes = min(o.MaxValueBytes, maxBody-cache.MaxOverhead)
 	orDefault(&o.CompactPace, DefaultCompactPace)
 	if o.Counters == nil {
 		o.Counters = new(CacheCounters)
