@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 
+	"github.com/felixlog/felix/internal/projection"
 	"github.com/felixlog/felix/internal/stream"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/segment"
@@ -67,36 +67,23 @@ func (s *producerState) revert(next storage.Offset) {
 // reopened replays the records a poisoned log turned out to hold. The log is about to
 // serve: it admits nothing and reports nothing stable meanwhile.
 func (s *producerState) reopened(p *Partition, from, next storage.Offset) {
-	var page storage.Page
-	for at := from; at < next; at = page.Next {
-		err := p.log.Read(context.Background(), &page, storage.ReadRange{From: at, End: next})
-		if err != nil || page.Next <= at {
-			// The table stays behind the log: a retry of a batch in the gap may be
-			// written twice. Forgetting everything refuses it instead.
-			s.replace(stream.Producers{})
-			break
-		}
-		s.replay(page.Records)
-	}
+	err := projection.Replay(context.Background(), p.log, from, next, func(rec *storage.Record) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.table.Replay(rec)
+		return nil
+	})
 	s.mu.Lock()
+	if err != nil {
+		// The table stays behind the log, which holds records that cannot be read: a retry
+		// of a batch among them would be written again. Forgetting everything has such
+		// retries refused as of unknown producers, but for a producer's very first batch.
+		s.table = stream.Producers{}
+	}
 	s.table.CloseOpen()
 	s.stableAt.Store(uint64(next))
 	s.mu.Unlock()
 	s.used.Store(true)
-}
-
-func (s *producerState) replay(records []storage.Record) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range records {
-		s.table.Replay(&records[i])
-	}
-}
-
-func (s *producerState) replace(table stream.Producers) {
-	s.mu.Lock()
-	s.table = table
-	s.mu.Unlock()
 }
 
 // loadProducers rebuilds the table: from the snapshot where it is valid, then from the
@@ -112,7 +99,7 @@ func (p *Partition) loadProducers(ctx context.Context) error {
 		return nil
 	}
 	from := head
-	snapshot, err := readSnapshot(p.log)
+	snapshot, err := segment.ReadProducers(p.o.Storage.FS, p.log.Dir())
 	if err != nil {
 		return fmt.Errorf("read producers of %s: %w", p.name, err)
 	}
@@ -156,40 +143,19 @@ func (p *Partition) loadProducers(ctx context.Context) error {
 
 func (p *Partition) replay(ctx context.Context, from, tail storage.Offset) error {
 	s := &p.producers
-	var page storage.Page
-	for at := from; at < tail; at = page.Next {
-		if err := p.log.Read(ctx, &page, storage.ReadRange{From: at, End: tail}); err != nil {
-			return fmt.Errorf("rebuild producers of %s from %d: %w", p.name, at, err)
-		}
-		if page.Next <= at {
-			return fmt.Errorf("rebuild producers of %s: no record at %d below the tail %d", p.name, at, tail)
-		}
-		for i := range page.Records {
-			s.table.Replay(&page.Records[i])
-			s.since.Add(int64(page.Records[i].Size))
-		}
+	err := projection.Replay(ctx, p.log, from, tail, func(rec *storage.Record) error {
+		s.table.Replay(rec)
+		s.since.Add(int64(rec.Size))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("rebuild producers of %s from %d: %w", p.name, from, err)
 	}
 	s.used.Store(true)
 	if p.o.Events.OnProducersRebuilt != nil {
 		p.o.Events.OnProducersRebuilt(p.name, from, tail)
 	}
 	return nil
-}
-
-// readSnapshot reads the producers file: nil when it is missing or damaged.
-func readSnapshot(log *storage.Log) (*segment.ProducerSnapshot, error) {
-	data, err := log.ReadSide(segment.ProducersName)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	snapshot, err := segment.DecodeProducers(data)
-	if err != nil {
-		return nil, nil // derived: dropped at any doubt
-	}
-	return snapshot, nil
 }
 
 // mayHoldProducers looks at the headers of the segments: one of the lowest version

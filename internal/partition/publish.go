@@ -23,8 +23,9 @@ type Publish struct {
 	// Expected, with HasExpected, must be the offset the first record gets.
 	Expected    storage.Offset
 	HasExpected bool
-	// Done runs once, on any goroutine, possibly before Publish returns, in the order
-	// of the offsets. It must not block.
+	// Done runs once, on any goroutine, possibly before Publish returns. It must not
+	// block. On a durable shard it runs in the order of the offsets, refusals among them;
+	// in memory, publishes of several goroutines are answered side by side.
 	Done func(*Publish)
 	// User is the caller's.
 	User any
