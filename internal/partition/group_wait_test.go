@@ -94,3 +94,28 @@ func waitingPolls(t *testing.T, s *groupShard, n int) {
 		return len(s.groups.mu.waits["g"]) == n
 	}, 10*time.Second, time.Millisecond)
 }
+
+// TestRecordsGivenBackWakePolls: claims that are undone because their records could not
+// be read are there for those that wait.
+func TestRecordsGivenBackWakePolls(t *testing.T) {
+	s := openGroups(t, vfs.OS(), t.TempDir(), GroupsOptions{Defaults: queue.Config{Visibility: time.Hour}})
+	defer s.close()
+	publish(t, s.p, "a")
+	require.Len(t, s.poll("g", 1, 0), 1)
+	got := make(chan []GroupRecord, 1)
+	go func() {
+		r, err := s.groups.Poll(deadline(t), PollCall{Group: "g", Max: 1, Wait: time.Hour})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- r
+	}()
+	waitingPolls(t, s, 1)
+	s.groups.giveBack("g", []queue.Handout{{Offset: 0, Attempts: 1}})
+	select {
+	case r := <-got:
+		require.Len(t, r, 1)
+	case <-deadline(t).Done():
+		t.Fatal("the poll sleeps on")
+	}
+}
