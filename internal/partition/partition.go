@@ -168,6 +168,8 @@ func Open(ctx context.Context, dir string, o Options) (*Partition, error) {
 	so.Shard = o.Name
 	// The stream's limit may be raised while the log is open; it is checked here.
 	so.MaxRecordBytes = maxBody
+	// Retention begins once the groups can say what they need.
+	so.RetentionBytes, so.RetentionAge = 0, 0
 	so.Hooks = storage.Hooks{Admit: p.onAdmit, Reverted: p.onReverted, Stable: p.onStable, Reopened: p.onReopened}
 	if o.Gate != nil {
 		so.Hooks.Written = o.Gate.Written
@@ -185,10 +187,10 @@ func Open(ctx context.Context, dir string, o Options) (*Partition, error) {
 	if o.Gate != nil {
 		p.readable.Store(0)
 	}
-	p.setRetention(storage.RetentionPolicy{Bytes: so.RetentionBytes, Age: so.RetentionAge})
 	if err := p.openExistingGroups(ctx); err != nil {
 		return nil, errors.Join(err, log.Close(context.WithoutCancel(ctx)))
 	}
+	p.setRetention(storage.RetentionPolicy{Bytes: o.Storage.RetentionBytes, Age: o.Storage.RetentionAge})
 	return p, nil
 }
 
