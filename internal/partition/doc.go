@@ -35,7 +35,7 @@
 //
 // # Errors
 //
-// [ErrClosed], [ErrDeleted], [*OverloadedError], [ErrMemoryStream], [ErrEmptyBatch],
+// [ErrClosed], [ErrDeleted], [ErrOpenAnew], [*OverloadedError], [ErrMemoryStream], [ErrEmptyBatch],
 // [*TooOldError], [*InFutureError], [ErrSlow], [ErrUnsubscribed]; those of package
 // stream for idempotent publishes; those of package storage otherwise.
 //

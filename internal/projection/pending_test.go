@@ -65,3 +65,33 @@ func TestPendingAgainstModel(t *testing.T) {
 		}
 	})
 }
+
+// TestPendingThatIsNeverEmpty gives back the room of what has left while more comes.
+func TestPendingThatIsNeverEmpty(t *testing.T) {
+	var p Pending
+	key := func(i segment.Offset) []byte { return []byte{byte('a' + i%3)} }
+	const n, behind = 1000, 10
+	for i := range segment.Offset(n) {
+		p.Set(key(i), InFlight{Ref: Ref{Offset: i}, Keys: 1, Bytes: int64(i)})
+		if i >= behind {
+			p.Settle(i - behind)
+		}
+		w, ok := p.Get(key(i))
+		require.True(t, ok)
+		require.Equal(t, i, w.Ref.Offset)
+	}
+	require.LessOrEqual(t, len(p.mu.flights), 2*keepFlights+behind)
+	p.Revert(n - 5)
+	for i := segment.Offset(n - 8); i < n-5; i++ {
+		w, ok := p.Get(key(i))
+		require.True(t, ok)
+		require.Equal(t, i, w.Ref.Offset, "the newest that stands")
+	}
+	keys, bytes := p.Adds()
+	require.Equal(t, []int64{5, 990 + 991 + 992 + 993 + 994}, []int64{keys, bytes})
+	p.Settle(n - 6)
+	keys, bytes = p.Adds()
+	require.Zero(t, keys)
+	require.Zero(t, bytes)
+	require.Nil(t, p.mu.newest, "an idle shard keeps no map")
+}
