@@ -18,13 +18,13 @@ var errOutboxClosed = errors.New("session ended")
 // that it will write at the end of its burst, so that a publish and its answer need no
 // second goroutine. Otherwise a goroutine is started, and ends when nothing is left.
 //
-// The bytes that wait are bounded by whoever appends: the reader waits in room before
+// The bytes that wait are bounded by whoever appends: the reader waits for room before
 // it takes on more work, completions of admitted publishes are bounded by the window,
 // and a subscription waits in writeThrough. Answers that wait for their turn, behind one
 // that is not there yet, count as the buffer's do.
 type outbox struct {
 	w io.Writer
-	// limit is how many bytes may wait before room makes the reader wait.
+	// limit is how many bytes may wait before the reader waits for room.
 	limit int
 	// spawn starts the writer; it runs write on a goroutine the connection owns.
 	spawn func(func())
@@ -205,23 +205,11 @@ func (o *outbox) close(err error) {
 	o.mu.Unlock()
 }
 
-// room waits until no more than the limit waits to be written or for its turn. A reader
-// that holds must not call it.
-func (o *outbox) room() error {
+// full reports whether more than the limit waits to be written or for its turn.
+func (o *outbox) full() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for o.fullLocked() && o.mu.err == nil {
-		o.changed.Wait()
-	}
-	return o.mu.err
-}
-
-// full reports whether room would wait, and whether that is for answers that wait for
-// their turn rather than for the client to read.
-func (o *outbox) full() (full, parked bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.fullLocked(), len(o.mu.buf) <= o.limit
+	return o.fullLocked()
 }
 
 func (o *outbox) fullLocked() bool { return len(o.mu.buf)+o.mu.parked > o.limit }

@@ -393,7 +393,7 @@ func (s *session) answerOr(m wire.Message, unsent func()) {
 
 // makeRoom is waitRoom in the middle of a burst.
 func (s *session) makeRoom() error {
-	if full, _ := s.out.full(); !full {
+	if !s.out.full() {
 		return nil
 	}
 	s.settleBurst()
@@ -405,12 +405,27 @@ func (s *session) makeRoom() error {
 // waitRoom waits while the client does not read its answers, or too much of them waits
 // for one that is not there yet.
 func (s *session) waitRoom() error {
-	if full, parked := s.out.full(); parked && full {
-		s.server.events.paused(PausedTurn)
-	} else if full {
-		s.server.events.paused(PausedUnread)
+	o := &s.out
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s.ledger.waiting++
+	defer func() { s.ledger.waiting-- }()
+	for told := Pause(""); o.fullLocked() && o.mu.err == nil; {
+		why := PausedUnread
+		if len(o.mu.buf) <= o.limit {
+			why = PausedTurn
+		}
+		if why == told {
+			o.changed.Wait()
+			continue
+		}
+		// The one can turn into the other.
+		told = why
+		o.mu.Unlock()
+		s.server.events.paused(why)
+		o.mu.Lock()
 	}
-	return s.out.room()
+	return o.mu.err
 }
 
 // requestID is the request_id of a request that has one.
