@@ -32,7 +32,7 @@ func (s *shell) dial() *client.Client {
 	require.NoError(s.t, err)
 	require.Len(s.t, found, 1)
 	e := &environment{environ: s.env, err: io.Discard, out: io.Discard}
-	e.opts.contextFile = found[0]
+	e.opts.contextFile, e.opts.timeout = found[0], time.Minute
 	c, _, err := e.dial(ctx)
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { require.NoError(s.t, c.Close()) })

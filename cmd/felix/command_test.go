@@ -240,7 +240,7 @@ func TestServeStopsWithinItsTime(t *testing.T) {
 	s.ok("stream", "create", "orders", "--durable")
 	s.ok("pub", "orders", strings.Repeat("x", 1000), "--count", "1000")
 	own := broker.use(&environment{in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: append(s.env, "FELIX_CLI_CONFIG="+s.contextFile())})
-	own.opts.contextFile = s.contextFile()
+	own.opts.contextFile, own.opts.timeout = s.contextFile(), time.Minute
 	c, _, err := own.dial(t.Context())
 	require.NoError(t, err)
 	defer c.Close()

@@ -2,6 +2,7 @@ package partition
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/felixlog/felix/internal/projection"
 	"github.com/felixlog/felix/internal/stream"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/wire"
@@ -175,4 +177,19 @@ func (c *collector) add(b *Publish) {
 	c.mu.Lock()
 	c.done = append(c.done, b)
 	c.mu.Unlock()
+}
+
+// compacted compacts c, after a compaction that is under way by itself.
+func compacted(t testing.TB, c interface {
+	Compact(context.Context) (projection.CompactResult, error)
+}) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		_, err := c.Compact(deadline(t))
+		if errors.Is(err, ErrCompacting) {
+			return false
+		}
+		require.NoError(t, err)
+		return true
+	}, 30*time.Second, time.Millisecond)
 }

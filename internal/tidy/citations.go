@@ -54,8 +54,8 @@ func Citations(root string) (map[string][]string, error) {
 	err := Walk(root, func(name string, text []byte) {
 		for i, line := range strings.Split(string(text), "\n") {
 			for _, cite := range testName.FindAllString(line, -1) {
-				if cite == "TestMain" {
-					continue // which runs tests and is none
+				if cite == "TestMain" || strings.HasPrefix(cite, "Benchmark") {
+					continue // which is no test: it runs them, or measures
 				}
 				cited[cite] = append(cited[cite], fmt.Sprintf("%s:%d", name, i+1))
 			}
