@@ -304,3 +304,20 @@ func TestTimedLogs(t *testing.T) {
 		}
 	}
 }
+
+// A cut that stopped half-way leaves less on disk than the log had: who reads past it is
+// told that the log is poisoned.
+func TestReadsBehindAHalfDoneCut(t *testing.T) {
+	faulty := disk.NewFaulty(disk.NewStrict(1, disk.Options{}))
+	l := mustOpen(t, testDir, manual(faulty, None))
+	appendN(t, l, 0, 60)
+	faulty.Add(disk.Rule{Op: disk.OpSync, Path: "*.log", Action: disk.Fail(errDevice)})
+	require.ErrorIs(t, l.TruncateTo(ctx, 20), errDevice)
+	var page Page
+	var poisoned *PoisonedError
+	require.ErrorAs(t, l.Read(ctx, &page, ReadRange{From: 40, Limit: LimitWritten}), &poisoned)
+	require.NoError(t, l.Read(ctx, &page, ReadRange{From: 10}))
+	require.NoError(t, l.Reopen(ctx))
+	require.Equal(t, wantPayloads(0, 20), readAll(t, l))
+	require.NoError(t, l.Close(ctx))
+}

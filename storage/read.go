@@ -175,10 +175,12 @@ func (l *Log) readError(err error) error {
 		return &DamagedError{Dir: l.dir, Cause: err}
 	}
 	l.mu.Lock()
-	closed := l.mu.state == StateClosed
-	l.mu.Unlock()
-	if closed {
+	defer l.mu.Unlock()
+	switch {
+	case l.mu.state == StateClosed:
 		return ErrClosed
+	case l.mu.spoilt:
+		return l.mu.refusal() // a cut stopped half-way: what is asked for may be gone
 	}
 	return fmt.Errorf("storage: read %s: %w", l.dir, err)
 }

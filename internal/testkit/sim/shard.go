@@ -354,8 +354,9 @@ func (s *shard) compare(e *replica.Effect) {
 func (s *shard) unreadable(id replica.LogID, err error) {
 	n := s.node
 	var damaged *storage.Corruption
-	if s.over {
-		return
+	var poisoned *storage.PoisonedError
+	if s.over || errors.As(err, &poisoned) {
+		return // the replica was told when it happened
 	}
 	if !errors.As(err, &damaged) || !n.disk.suspect {
 		n.world.fail("log", "%s log %d: %v", n.id, id, err)
