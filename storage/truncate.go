@@ -174,7 +174,8 @@ func (l *Log) cutFiles(sl *segmentList, i int, pos int64, next Offset) error {
 		return err
 	}
 	err = func() error {
-		saved, err := l.saveTail(f, s.id, pos, s.size.Load())
+		size := s.size.Load()
+		saved, err := l.saveTail(f, s.id, pos, size)
 		if err != nil {
 			return err
 		}
@@ -182,8 +183,9 @@ func (l *Log) cutFiles(sl *segmentList, i int, pos int64, next Offset) error {
 		if err := f.Truncate(pos); err != nil {
 			return err
 		}
+		s.size.Store(pos)
 		if f := l.opt.Events.OnCut; f != nil {
-			f(l.shard, CutEvent{Segment: s.id, From: pos, To: s.size.Load(), Next: next, Reason: "truncated", Saved: saved})
+			f(l.shard, CutEvent{Segment: s.id, From: pos, To: size, Next: next, Reason: "truncated", Saved: saved})
 		}
 		if !rules.FlushCut.Holds() {
 			return nil
