@@ -68,6 +68,11 @@ const (
 	groupBatches = 1024
 )
 
+// ZeroAheadLargest is the largest write, in bytes, for which zeros are written ahead. A
+// larger one takes the device longer than recording a new length does, and would be
+// written twice.
+const ZeroAheadLargest = 64 << 10
+
 // Options say how a log is kept. The zero value, with FS left nil for the real
 // file system, is usable.
 type Options struct {
@@ -99,7 +104,8 @@ type Options struct {
 	// Preallocate reserves disk space ahead in steps of 4 MiB.
 	Preallocate bool
 	// ZeroAhead writes zeros ahead of the tail under OnCommit, so that a flush need
-	// not record a new length.
+	// not record a new length: at most 1 MiB at once, as much as the segment holds, and
+	// none for writes above ZeroAheadLargest.
 	ZeroAhead bool
 	// VerifyAllOnOpen checks every record of every segment at open.
 	VerifyAllOnOpen bool

@@ -21,10 +21,6 @@ const (
 	// holds little gets little.
 	zeroStep  = 1 << 20
 	zeroLeast = 64 << 10
-	// zeroLargest is the largest write for which zeros are written ahead. A larger one
-	// takes the device longer than recording a new length does, and zeros would make it
-	// write everything twice.
-	zeroLargest = 16 << 10
 	// sealBacklog is how many segments may wait to be sealed before the pen's holder does it.
 	sealBacklog = 4
 )
@@ -277,7 +273,7 @@ func (l *Log) allocateAhead() bool {
 func (l *Log) zeroAhead(f vfs.File, end int64, n int) {
 	p := &l.pen
 	step := min(zeroStep, max(zeroLeast, end))
-	if n > zeroLargest || end+step/2 < p.zeroEnd || end >= l.opt.SegmentBytes {
+	if n > ZeroAheadLargest || end+step/2 < p.zeroEnd || end >= l.opt.SegmentBytes {
 		return
 	}
 	from := max(end, p.zeroEnd)

@@ -50,7 +50,7 @@ func Settings(o *Options) []Setting {
 	t.count(&st.MaxRecordsPerRead, "storage.max_records_per_read", "FELIX_DURABLE_MAX_RECORDS_PER_READ", "10000", 1, 1<<24, "records one read returns at most")
 	t.bytes(&st.MaxRecordBytes, "storage.max_record_bytes", "", "8MiB", 1, 64<<20, "largest record")
 	t.boolean(&st.Preallocate, "storage.preallocate", "FELIX_DURABLE_PREALLOCATE", "true", "reserve disk blocks ahead of the log's end")
-	t.boolean(&st.ZeroAhead, "storage.zero_ahead", "", "false", "write zeros ahead of on_commit logs, so that a flush need not record a new length")
+	t.boolean(&st.ZeroAhead, "storage.zero_ahead", "", "true", "write zeros ahead of on_commit logs, so that a flush need not record a new length")
 	t.boolean(&st.VerifyAllOnOpen, "storage.verify_all_on_open", "FELIX_DURABLE_VERIFY_ALL_ON_OPEN", "false", "checksum every sealed file at start")
 	t.boolean(&st.RepairChecksumTail, "storage.repair_checksum_tail", "FELIX_DURABLE_REPAIR_CHECKSUM_TAIL", "false", "cut a complete last record whose checksum fails; such a record may have been acknowledged")
 	t.boolean(&st.IOUring, "storage.io_uring", "FELIX_STORAGE_IO_URING", "false", "flush through io_uring where the kernel allows it")

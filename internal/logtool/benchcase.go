@@ -64,7 +64,7 @@ func (o *benchOptions) space() space {
 	switch {
 	case o.floor != "":
 		return space(o.floor)
-	case o.zeroAhead && o.fsync == "on_commit":
+	case o.zeroAhead && o.fsync == "on_commit" && o.batch*o.concurrency*(o.payload+segment.RecordHeaderSize) <= storage.ZeroAheadLargest:
 		return spaceZeroed
 	case o.preallocate:
 		return spaceReserved

@@ -29,7 +29,7 @@ func (o *logOptions) flags(cmd *cobra.Command) {
 	f.DurationVar(&o.interval, "fsync-interval", storage.DefaultFsyncInterval, "interval of periodic")
 	f.Int64Var(&o.segmentBytes, "segment-bytes", storage.DefaultSegmentBytes, "size at which a segment is rolled")
 	f.BoolVar(&o.preallocate, "preallocate", true, "reserve disk space ahead of the log")
-	f.BoolVar(&o.zeroAhead, "zero-ahead", false, "write zeros ahead of the log under on_commit")
+	f.BoolVar(&o.zeroAhead, "zero-ahead", true, "write zeros ahead of the log under on_commit")
 }
 
 func (o *logOptions) storage(dir string) (storage.Options, error) {
