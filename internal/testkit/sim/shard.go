@@ -355,10 +355,11 @@ func (s *shard) unreadable(id replica.LogID, err error) {
 	n := s.node
 	var damaged *storage.Corruption
 	var poisoned *storage.PoisonedError
-	if s.over || errors.As(err, &poisoned) {
-		return // the replica was told when it happened
+	if s.over {
+		return
 	}
-	if !errors.As(err, &damaged) || !n.disk.suspect {
+	// A cut that failed half-way poisons the log, and what was to be cut is not there.
+	if !errors.As(err, &poisoned) && (!errors.As(err, &damaged) || !n.disk.suspect) {
 		n.world.fail("log", "%s log %d: %v", n.id, id, err)
 		return
 	}
