@@ -17,7 +17,39 @@ const (
 	incarnationName = "incarnation"
 	asideDir        = "aside" // directories of other incarnations
 	trashDir        = "trash" // of deleted streams, on their way out
+	madeDir         = "made"  // an empty file for each shard whose directory was made
 )
+
+// MissingError says that a shard's directory is gone: what was acknowledged is not there,
+// and to begin anew would say that it never was.
+type MissingError struct {
+	Dir  string
+	Mark string // the file that says that it was made
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("directory %s is missing, and it was there: mount or restore it, or remove %s to begin anew without its records", e.Dir, e.Mark)
+}
+
+// madeMark is the file that says that the directory was made for the incarnation.
+func madeMark(root, dirName string, incarnation uint64) string {
+	return filepath.Join(root, madeDir, fmt.Sprintf("%s-%016x", dirName, incarnation))
+}
+
+// markMade records durably that the directory was made.
+func markMade(fsys vfs.FS, mark string) error {
+	if err := fsys.MkdirAll(filepath.Dir(mark)); err != nil {
+		return err
+	}
+	f, err := fsys.OpenFile(mark, vfs.Create)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return fsys.SyncDir(filepath.Dir(mark))
+}
 
 // The incarnation file, 20 bytes: magic "FLIC", version u16, reserved u16, incarnation
 // u64, crc u32 over what is before it.
@@ -67,7 +99,7 @@ type claimed struct {
 
 // claim makes dir the directory of the incarnation want. One of another incarnation is
 // renamed into root/aside. One that does not say is taken: its file was lost, or it was
-// being made when the machine stopped.
+// being made when the machine stopped. One that was made and is gone is a *MissingError.
 func claim(fsys vfs.FS, root, dirName string, want uint64) (dir string, c claimed, err error) {
 	dir = filepath.Join(root, dirName)
 	c.found, err = readIncarnation(fsys, dir)
@@ -79,7 +111,13 @@ func claim(fsys vfs.FS, root, dirName string, want uint64) (dir string, c claime
 		return dir, c, nil
 	case 0:
 		entries, err := fsys.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			mark := madeMark(root, dirName, want)
+			if _, err := fsys.Stat(mark); err == nil {
+				return "", c, &MissingError{Dir: dir, Mark: mark}
+			}
+		case err != nil:
 			return "", c, err
 		}
 		for _, e := range entries {
@@ -99,7 +137,10 @@ func claim(fsys vfs.FS, root, dirName string, want uint64) (dir string, c claime
 	if err := segment.WriteFile(fsys, dir, incarnationName, appendIncarnation(nil, want)); err != nil {
 		return "", c, err
 	}
-	return dir, c, fsys.SyncDir(root)
+	if err := fsys.SyncDir(root); err != nil {
+		return "", c, err
+	}
+	return dir, c, markMade(fsys, madeMark(root, dirName, want))
 }
 
 // moveInto renames root/dirName to root/sub/dirName-incarnation, with a number after it

@@ -187,7 +187,7 @@ func (b *Broker) reportOrphans() {
 		b.o.Log.Warn("root of shards cannot be listed", "dir", b.o.Root, "error", err)
 		return
 	}
-	known := map[string]bool{asideDir: true, trashDir: true, cachesDir: true, countersDir: true, "groups": true, "meta": true}
+	known := map[string]bool{asideDir: true, trashDir: true, madeDir: true, cachesDir: true, countersDir: true, "groups": true, "meta": true}
 	b.Streams(func(s *Stream) {
 		for i := range s.shards {
 			known[s.shards[i].dirName()] = true

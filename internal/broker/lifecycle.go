@@ -301,6 +301,9 @@ func (b *Broker) deleteShard(sh *shard) {
 // removed.
 func (b *Broker) trash(sh *shard, root string) {
 	dirName, want := sh.dirName(), sh.owner.def.incarnation()
+	if err := b.o.FS.Remove(madeMark(root, dirName, want)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		b.o.Log.Warn("mark of a deleted shard cannot be removed", "shard", sh.name, "error", err)
+	}
 	found, err := readIncarnation(b.o.FS, filepath.Join(root, dirName))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

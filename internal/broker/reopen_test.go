@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
@@ -80,4 +81,36 @@ func TestAShardThatWasNotLookedAtIsNotJudged(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, b.ReopenShard(deadline(t), s, 0))
 	require.NoError(t, b.WaitJudged(deadline(t)))
+}
+
+// A shard's directory that is gone is not made anew: its records were acknowledged.
+func TestAMissingDirectoryIsNotMadeAnew(t *testing.T) {
+	w := newWorld(t)
+	b := w.open()
+	for _, name := range []string{"gone", "deleted"} {
+		_, err := put(shardOf(t, create(t, b, durableStream(name)), 0), "a")
+		require.NoError(t, err)
+	}
+	require.NoError(t, b.DeleteStream(deadline(t), "t1", "ns", "deleted"))
+	require.NoError(t, b.Close(context.Background()))
+	require.NoError(t, os.RemoveAll(w.dir("gone", 0)))
+
+	b = w.open()
+	faults := b.Damaged()
+	require.Len(t, faults, 1)
+	var missing *MissingError
+	require.ErrorAs(t, faults[0].Err, &missing)
+	require.Equal(t, w.dir("gone", 0), missing.Dir)
+	require.NoDirExists(t, missing.Dir)
+	marks, err := os.ReadDir(filepath.Dir(missing.Mark))
+	require.NoError(t, err)
+	require.Len(t, marks, 1, "a deleted stream leaves none")
+	s, err := b.Stream("t1", "ns", "gone")
+	require.NoError(t, err)
+	_, err = s.Shard(0)
+	require.ErrorContains(t, err, "is missing")
+	require.NoError(t, os.Remove(missing.Mark))
+	require.NoError(t, b.ReopenShard(deadline(t), s, 0))
+	_, err = put(shardOf(t, s, 0), "anew")
+	require.NoError(t, err)
 }
