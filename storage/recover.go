@@ -27,6 +27,7 @@ type RecoveryReport struct {
 	Strays         []string // left alone
 	// MayHaveLost: acknowledged records may be gone; Lost says why.
 	MayHaveLost bool
+	DurableGone bool // bytes that were on the device are not there any more: somebody removed them, or the device lost them
 	Lost        string
 }
 

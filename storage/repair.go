@@ -284,8 +284,9 @@ func (r *recovery) rebuildIndexes() error {
 			return err
 		}
 		r.report.IndexesRebuilt++
-		// That of the newest is written when the log is closed: after a kill there is none.
-		if f := r.l.opt.Events.OnIndexRebuilt; f != nil && (!newest || r.indexes[s.id]) {
+		// That of the newest is written when the log is closed: after a kill there is none, or
+		// that of an earlier close.
+		if f := r.l.opt.Events.OnIndexRebuilt; f != nil && !newest {
 			f(r.l.shard, s.id, s.rebuilt)
 		}
 	}

@@ -41,8 +41,17 @@ func (w *spaceWatch) wrote(n int64) {
 	}
 }
 
+// Room looks at the disk now, and has appends refused or taken from now on by what it
+// finds. Without being asked the disk is looked at as it is written.
+func (d *Disk) Room() (vfs.Usage, error) {
+	if d.space.d == nil {
+		return vfs.Usage{}, &OptionError{"Dir", "is needed to know which disk to watch"}
+	}
+	return d.space.look()
+}
+
 // look reads the free room.
-func (w *spaceWatch) look() {
+func (w *spaceWatch) look() (vfs.Usage, error) {
 	d := w.d
 	u, err := d.fs.Usage(d.dir)
 	if err != nil {
@@ -50,11 +59,12 @@ func (w *spaceWatch) look() {
 		if f := d.opt.Events.OnUsageError; f != nil {
 			f(err)
 		}
-		return
+		return u, err
 	}
 	spare := u.Free - d.opt.MinFree
 	w.until.Store(max(spaceLeast, min(spaceMost, spare/4)))
 	w.set(spare < 0, u)
+	return u, nil
 }
 
 func (w *spaceWatch) set(short bool, u vfs.Usage) {
@@ -77,7 +87,7 @@ func (w *spaceWatch) set(short bool, u vfs.Usage) {
 		return
 	}
 	if w.timer == nil {
-		w.timer = time.AfterFunc(spaceRecheck, w.look)
+		w.timer = time.AfterFunc(spaceRecheck, func() { w.look() })
 	} else {
 		w.timer.Reset(spaceRecheck)
 	}

@@ -329,7 +329,7 @@ func (r *recovery) missing() {
 	gone := r.hasMark && (r.mark.Segment > id || r.mark.Segment == id && r.mark.SyncedBytes > end)
 	switch {
 	case gone:
-		r.report.MayHaveLost = true
+		r.report.MayHaveLost, r.report.DurableGone = true, true
 		r.report.Lost = fmt.Sprintf("segment %d was on the device up to byte %d, the log ends in segment %d at byte %d: acknowledged records may be gone",
 			r.mark.Segment, r.mark.SyncedBytes, id, end)
 	case r.cut != nil && r.cut.lostAck, r.cut == nil && len(r.lost) > 0:

@@ -373,6 +373,30 @@ func TestDamagedRecordsAreNamedWhenTheyAreFound(t *testing.T) {
 	require.Contains(t, rd.Reasons[0].Detail, "default/default/orders/0")
 }
 
+// Records that were on the device are gone, cut off by somebody while the broker was down:
+// what is left serves, and /ready says so until the next start.
+func TestRecordsThatAreGoneAreNamed(t *testing.T) {
+	r := start(t, nil)
+	r.createStream(`{"stream":"orders","durable":true,"fsync":"on_commit"}`)
+	c := r.dial()
+	for range 3 {
+		_, err := c.Publish(t.Context(), "orders", make([]byte, 500))
+		require.NoError(t, err)
+	}
+	r.stop()
+	logs, err := filepath.Glob(filepath.Join(r.options.Config.Data, "streams", "*orders*", "00000000000000000000.log"))
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(logs[0], 32+2*(28+500)))
+	second := start(t, func(o *Options) { *o = r.options })
+	rd := second.awaitReady()
+	require.Equal(t, "degraded", rd.Status)
+	require.Equal(t, "records_gone", rd.Reasons[0].Code)
+	require.Contains(t, rd.Reasons[0].Detail, "default/default/orders/0")
+	second.stop()
+	third := start(t, func(o *Options) { *o = r.options })
+	require.Equal(t, "ready", third.awaitReady().Status)
+}
+
 // Out of space: publishes are refused by name and nothing is lost; with room again
 // they go on by themselves.
 func TestDiskFullAndRoomAgain(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	"github.com/felixlog/felix/internal/server"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/vfs"
+	"golang.org/x/net/netutil"
 )
 
 // Options are what a node is started with.
@@ -192,6 +193,10 @@ func (n *Node) reportStrays() error {
 	return nil
 }
 
+// httpConnections bounds the connections of the HTTP API, which anybody may open: the
+// next one waits for one to end.
+const httpConnections = 128
+
 // startHTTP brings the HTTP listener up: health and metrics from now on.
 func (n *Node) startHTTP() error {
 	c := &n.o.Config.HTTP
@@ -200,11 +205,12 @@ func (n *Node) startHTTP() error {
 		return busy("http.listen", c.Listen, err)
 	}
 	n.httpAddr = l.Addr()
+	l = netutil.LimitListener(l, httpConnections)
 	n.api = api.New(api.Options{Ready: n.Ready, Metrics: n.metrics.Handler(), MaxBodyBytes: c.MaxBodyBytes, Log: n.log})
 	n.http = &http.Server{
 		Handler:           n.api,
 		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       time.Minute,
+		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      2 * time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
@@ -271,6 +277,13 @@ func (n *Node) ensureTenant(ctx context.Context, tenant string) error {
 // openBroker opens the disk and begins to open the shards.
 func (n *Node) openBroker(ctx context.Context) error {
 	events := n.metrics.StorageEvents(n.log)
+	counted := events.OnRecovery
+	events.OnRecovery = func(shard string, r storage.RecoveryReport) {
+		counted(shard, r)
+		if r.DurableGone {
+			n.unreadable.noteGone(shard, r.Lost)
+		}
+	}
 	if n.plan.root != "" {
 		if err := mkdirDurable(n.o.FS, n.plan.root); err != nil {
 			return &DirError{Dir: n.plan.root, Err: cause(err), Hint: hint(err)}

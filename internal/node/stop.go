@@ -4,19 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Stop ends the node in order: no new work, subscriptions end after what is queued,
 // publishes in flight are answered, logs are flushed and closed, the directory is
-// marked clean. ctx bounds the part that depends on clients; what protects records
-// has a time of its own, as long as all of a graceful stop may take. A second call returns what the first did.
+// marked clean. Of the time to stop, clients get six tenths; what protects records gets
+// what is left of ctx, and four tenths in any case. A second call returns what the first
+// did.
 func (n *Node) Stop(ctx context.Context) error {
 	n.stopOnce.Do(func() {
 		n.setStatus("draining")
 		n.api.Close()
-		if err := n.server.Drain(ctx); err != nil {
-			n.log.Warn("clients were cut off at the end of the time to stop", "error", err)
+		draining, cancel := context.WithTimeout(ctx, n.o.Config.Shutdown.Timeout*6/10)
+		if err := n.server.Drain(draining); err != nil {
+			n.log.Warn("clients were cut off at the end of their part of the time to stop", "error", err)
 		}
+		cancel()
 		n.serving()
 		n.stopErr = n.closeInTime(ctx)
 	})
@@ -29,12 +33,21 @@ func (n *Node) abandon() error {
 	return n.closeInTime(context.Background())
 }
 
-// closeInTime is close within the time to stop, whatever of ctx is left.
+// closeInTime is close within its part of the time to stop, whatever of ctx is left.
 func (n *Node) closeInTime(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.o.Config.Shutdown.Timeout)
+	until := time.Now().Add(n.o.Config.Shutdown.Timeout * 4 / 10)
+	if end, ok := ctx.Deadline(); !ok {
+		until = time.Now().Add(n.o.Config.Shutdown.Timeout)
+	} else if end.After(until) {
+		until = end
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
 	return n.close(ctx)
 }
+
+// httpGrace is how long requests of the HTTP API that are under way may take to end.
+const httpGrace = 500 * time.Millisecond
 
 // close ends whatever was started, from the top down. The directory is marked clean
 // only if every log was closed.
@@ -57,8 +70,12 @@ func (n *Node) close(ctx context.Context) error {
 	graceful := len(errs) == 0 && n.broker != nil
 	n.stop()
 	if n.http != nil {
-		note("http", n.http.Shutdown(ctx))
-		note("http", n.http.Close())
+		grace, cancel := context.WithTimeout(ctx, httpGrace)
+		if err := n.http.Shutdown(grace); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			note("http", err)
+		}
+		cancel()
+		note("http", n.http.Close()) // whoever sends half a request is cut off
 	}
 	n.running.Wait()
 	if n.data != nil {

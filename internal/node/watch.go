@@ -48,10 +48,21 @@ func (n *Node) Ready() api.Readiness {
 }
 
 // unreadable are the shards that serve and hold records which were found damaged since
-// they were opened: what is before and after them is read, they are not.
+// they were opened: what is before and after them is read, they are not. And those that
+// lacked at this start what had been on the device: an operator is to know until the next.
 type unreadable struct {
 	mu    sync.Mutex
 	shard map[string]error
+	gone  map[string]string
+}
+
+func (u *unreadable) noteGone(shard, what string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.gone == nil {
+		u.gone = make(map[string]string)
+	}
+	u.gone[shard] = what
 }
 
 func (u *unreadable) note(shard string, err error) {
@@ -77,6 +88,9 @@ func (u *unreadable) reasons() []api.Reason {
 	for _, shard := range slices.Sorted(maps.Keys(u.shard)) {
 		rs = append(rs, api.Reason{Code: "damaged_records", Detail: fmt.Sprintf("shard %s: %v", shard, u.shard[shard])})
 	}
+	for _, shard := range slices.Sorted(maps.Keys(u.gone)) {
+		rs = append(rs, api.Reason{Code: "records_gone", Detail: fmt.Sprintf("shard %s: %s", shard, u.gone[shard])})
+	}
 	return rs
 }
 
@@ -85,7 +99,8 @@ func (n *Node) room() (free, reserve int64, err error) {
 	if n.disk == nil {
 		return 0, 0, nil
 	}
-	usage, err := n.o.FS.Usage(n.plan.root)
+	// The disk looks itself, so that what is said here and what is refused are one.
+	usage, err := n.disk.Room()
 	return usage.Free, n.plan.disk.minFree, err
 }
 

@@ -30,7 +30,7 @@ func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
 			}
 			if r.MayHaveLost {
 				m.maybeLost.Inc()
-				log.Error("recovery cut records that may have been acknowledged; a copy is in lost/", "shard", shard, "bytes", r.TruncatedBytes)
+				log.Error("the log ends before records that may have been acknowledged; what was cut is in lost/", "shard", shard, "cut_bytes", r.TruncatedBytes, "reason", r.Lost)
 			}
 		},
 		OnCut: func(shard string, c storage.CutEvent) {
