@@ -567,6 +567,7 @@ func (e *environment) printChange(ch client.Change) {
 func (e *environment) counterCommand() *cobra.Command {
 	add := &cobra.Command{
 		Use: "add CACHE KEY DELTA", Short: "Add to a counter and print the sum", Args: cobra.ExactArgs(3),
+		Example: "  felix counter add stats visits 1\n  felix counter add stats visits -- -5",
 		RunE: ran(func(c *cobra.Command, args []string) error {
 			delta, err := strconv.ParseInt(args[2], 10, 64)
 			if err != nil {

@@ -123,6 +123,9 @@ func (e *environment) seekCommand(use, short string, ifNew bool) *cobra.Command 
 	var from string
 	var c *cobra.Command
 	c = e.perShard(use, short, func(ctx context.Context, g *client.Group, shard, of int) error {
+		if !ifNew && !c.Flags().Changed("from") {
+			return usagef("--from says where to: earliest hands everything out again")
+		}
 		start, offset, err := startOf(from)
 		if err != nil {
 			return err
