@@ -56,7 +56,7 @@ soak: build
 
 # Every fuzz target of every package, FUZZTIME each: a time, or with an x a count of runs.
 fuzz:
-	@set -eu; for dir in $$(grep -rl '^func Fuzz' --include='*_test.go' . | xargs -n 1 dirname | sort -u); do \
+	@set -eu; for dir in $$(grep -rl '^func Fuzz' --include='*_test.go' --exclude-dir=testdata . | xargs -n 1 dirname | sort -u); do \
 		targets=$$($(GO) test -list '^Fuzz' $$dir); \
 		for target in $$(printf '%s\n' "$$targets" | sed -n '/^Fuzz/p'); do \
 			echo "== $$dir $$target"; \
