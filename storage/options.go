@@ -107,6 +107,9 @@ type Options struct {
 	// not record a new length: at most 1 MiB at once, as much as the segment holds, and
 	// none for writes above ZeroAheadLargest.
 	ZeroAhead bool
+	// RefuseGone has Open refuse, and change nothing, when the log ends before what had been
+	// on the device: for a log that is worth more than what is left of it.
+	RefuseGone bool
 	// VerifyAllOnOpen checks every record of every segment at open.
 	VerifyAllOnOpen bool
 	// RepairChecksumTail lets recovery cut a complete last record that fails its

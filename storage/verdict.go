@@ -44,6 +44,9 @@ func (r *recovery) examine() error {
 		}
 	}
 	r.missing()
+	if r.report.DurableGone && r.l.opt.RefuseGone {
+		return &DamagedError{Dir: r.l.dir, Advice: "nothing was changed; restore the log from a copy", Cause: errors.New(r.report.Lost)}
+	}
 	if r.cut != nil {
 		r.lost = append(append([]*foundSegment(nil), r.segs[r.cut.move:]...), r.lost...)
 		r.segs = r.segs[:r.cut.move]

@@ -334,6 +334,34 @@ func TestDamagedMetadataIsNamed(t *testing.T) {
 	require.Equal(t, raw, left)
 }
 
+// Metadata that is shorter than what had been on the device knows of fewer streams than
+// there are: it is refused, and left as it is.
+func TestCutMetadataIsRefused(t *testing.T) {
+	r := start(t, nil)
+	r.awaitReady()
+	r.stop()
+	file := filepath.Join(r.options.Config.Data, metaDir, "00000000000000000000.log")
+	whole, err := os.ReadFile(file)
+	require.NoError(t, err)
+	attempt := func() error {
+		o := testOptions(t)
+		o.Config.Data, o.Log = r.options.Config.Data, slog.New(slog.DiscardHandler)
+		n, err := Start(t.Context(), o)
+		if err == nil {
+			require.NoError(t, n.Stop(t.Context()))
+		}
+		return err
+	}
+	require.NoError(t, os.Truncate(file, int64(len(whole))/2))
+	for range 2 {
+		require.ErrorContains(t, attempt(), "was on the device up to byte")
+	}
+	require.NoError(t, os.Remove(file))
+	require.ErrorContains(t, attempt(), "was on the device up to byte")
+	require.NoError(t, os.WriteFile(file, whole, 0o600))
+	require.NoError(t, attempt(), "restored, it serves")
+}
+
 // What a broker would start without, and say of everything acknowledged that it never
 // was: a storage volume that is not mounted, metadata that was not restored.
 func TestMissingPlacesAreRefused(t *testing.T) {

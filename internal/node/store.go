@@ -32,7 +32,7 @@ func openStore(ctx context.Context, n *Node) (store, error) {
 		return nil, &DirError{Dir: dir, Err: cause(err), Hint: hint(err)}
 	}
 	l, err := meta.OpenLocal(ctx, dir, meta.LocalOptions{
-		Log: storage.Options{FS: n.o.FS, Restarted: n.data.Restarted, Events: n.metrics.StorageEvents(n.log)},
+		Log: storage.Options{FS: n.o.FS, Restarted: n.data.Restarted, RefuseGone: true, Events: n.metrics.StorageEvents(n.log)},
 	})
 	if err != nil {
 		// Not l: a nil *Local in a store is a store that is not nil, and would be closed.
