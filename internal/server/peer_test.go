@@ -253,7 +253,8 @@ func (w *world) dial(transport string) *host {
 	if transport == transportQUIC {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		conn, err := quic.DialAddr(ctx, w.addr, w.client, &quic.Config{MaxIdleTimeout: patience})
+		// A close that was lost on the way is sent again when something comes.
+		conn, err := quic.DialAddr(ctx, w.addr, w.client, &quic.Config{MaxIdleTimeout: patience, KeepAlivePeriod: time.Second})
 		require.NoError(w.t, err)
 		h.quic = conn
 		w.t.Cleanup(func() { closeQUIC(conn, 0, "") })
