@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 
 	"github.com/felixlog/felix/client"
 	"github.com/felixlog/felix/internal/logtool"
@@ -34,6 +35,15 @@ func (e *exitError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// namedFile refuses a file or directory of the command line that is not there: an
+// argument that is wrong, whichever command it is of.
+func namedFile(name string) error {
+	if _, err := os.Stat(name); err != nil {
+		return &exitError{exitUsage, err}
+	}
+	return nil
 }
 
 // ranError marks an error of a command that was parsed and ran; every other one

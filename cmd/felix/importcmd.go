@@ -19,6 +19,7 @@ type importFlags struct {
 	stream, cache string
 	shard         int
 	from          uint64
+	asIs          bool
 }
 
 func (e *environment) importCommand() *cobra.Command {
@@ -32,7 +33,8 @@ func (e *environment) importCommand() *cobra.Command {
 			"Into a stream: in order, to one shard, each once (an idempotent producer). Records get new offsets and times.\n" +
 			"Generation starts are no records; of an atomic commit the event is published; stored publishers are not kept.\n" +
 			"Into a cache: the last entry of each key wins, deletes are applied, values keep the deadline they had and get new\n" +
-			"versions. Counters and groups are not imported: their logs are not published by the reference.\n\n" +
+			"versions. A directory of something else, as of counters or of consumer groups, is recognised by what all of its\n" +
+			"records are, and refused with what to do instead; --as-is imports it as what was said.\n\n" +
 			"An import that stops says which offset it got to; --from goes on there.",
 		Example: "  felix import /var/lib/old/default_default_orders_0-0123456789abcdef --stream orders\n  felix import old/caches/prices_0 --cache prices",
 		Args:    cobra.ExactArgs(1),
@@ -43,6 +45,7 @@ func (e *environment) importCommand() *cobra.Command {
 	fs.StringVar(&f.cache, "cache", "", "cache to put into")
 	fs.IntVar(&f.shard, "shard", 0, "shard of the stream")
 	fs.Uint64Var(&f.from, "from", 0, "first offset of the directory to import")
+	fs.BoolVar(&f.asIs, "as-is", false, "import a directory whose records look like something else's")
 	return c
 }
 
@@ -65,18 +68,27 @@ func (e *environment) importDir(ctx context.Context, f *importFlags, dir string)
 	case f.cache != "" && f.shard != 0:
 		return usagef("--shard is for streams: a cache puts each key where it belongs")
 	}
-	kind, name, check := "stream", f.stream, func(*segment.Record) error { return nil }
+	kind, name := "stream", f.stream
 	if f.cache != "" {
-		kind, name, check = "cache", f.cache, checkEntry
+		kind, name = "cache", f.cache
 	}
 	if err := checkName(kind, name); err != nil {
 		return err
 	}
-	src, err := logtool.OpenSource(ctx, dir, check)
+	if err := namedFile(dir); err != nil {
+		return err
+	}
+	var found surveyor
+	src, err := logtool.OpenSource(ctx, dir, found.see)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, src.Close()) }()
+	if !f.asIs || f.cache != "" && found.noEntry != nil {
+		if err := found.refuse(dir, f.cache != ""); err != nil {
+			return err
+		}
+	}
 	for i := range src.Findings {
 		fmt.Fprintln(e.err, &src.Findings[i])
 	}
@@ -165,21 +177,6 @@ func importStream(ctx context.Context, c *client.Client, src *logtool.Source, f 
 	}
 	line.Next = line.End
 	return p.Close(ctx)
-}
-
-// checkEntry refuses a record that is no entry of a cache.
-func checkEntry(r *segment.Record) error {
-	if r.Kind == segment.KindGenerationStart {
-		return nil
-	}
-	entry, err := cache.DecodeEntry(r.Payload)
-	if err == nil && (len(entry.Key) == 0 || len(entry.Key) > cache.MaxKeyBytes) {
-		err = fmt.Errorf("key of %d bytes, not 1 to %d", len(entry.Key), cache.MaxKeyBytes)
-	}
-	if err != nil {
-		return fmt.Errorf("record %d is no entry of a cache (%w): import a stream's directory with --stream", r.Offset, err)
-	}
-	return nil
 }
 
 // cacheWindow is how many entries are put side by side. Of one key only the last of them

@@ -161,7 +161,7 @@ func TestImportRefusals(t *testing.T) {
 	}{
 		{"neither", good, nil, exitUsage, []string{"either --stream or --cache"}},
 		{"both", good, []string{"--stream", "orders", "--cache", "prices"}, exitUsage, []string{"either --stream or --cache"}},
-		{"no such directory", "nowhere", []string{"--stream", "orders"}, exitOther, []string{"nowhere"}},
+		{"no such directory", "nowhere", []string{"--stream", "orders"}, exitUsage, []string{"nowhere"}},
 		{"nothing in it", "empty", []string{"--stream", "orders"}, exitOther, []string{"holds no segments"}},
 		{"one above", ".", []string{"--stream", "orders"}, exitOther, []string{"name one of the shards below it"}},
 		{"in use", "felix-data/meta", []string{"--stream", "orders"}, exitOther, []string{"locked by a running broker"}},

@@ -111,3 +111,9 @@ func decode(b []byte) (record, error) {
 	}
 	return r, nil
 }
+
+// Check refuses what is no counter record.
+func Check(payload []byte) error {
+	_, err := decode(payload)
+	return err
+}
