@@ -140,6 +140,7 @@ func (s *stage) open(p *player) {
 		l.durable = len(l.recs)
 		opened := LogOpened{Head: l.base, Next: l.next(), Mark: p.marks[i], Last: l.place(l.next()), Generations: gens}
 		if p.unsure {
+			clear(l.gens)
 			opened.Generations, opened.Last.Generation, opened.Unknown = nil, 0, true
 		}
 		o.Logs = append(o.Logs, opened)
@@ -181,6 +182,12 @@ func (s *stage) carryOut(p *player, e *Effect) {
 		s.say("  %s: accepts generation %d%s", p.id, e.Term.Generation, map[bool]string{true: " (forgetful)"}[e.Forgetful])
 		r.Persisted(s.now, e.Term, e.Forgetful)
 	case Write:
+		// A log that began anew takes its first record at any place.
+		if own := log.place(log.next()); e.Prev.Next != own.Next || e.Prev != own && log.next() > log.base {
+			s.say("  %s: log %d refuses a record after %d/g%d: it ends at %d/g%d", p.id, e.Log, e.Prev.Next, e.Prev.Generation, own.Next, own.Generation)
+			r.Failed(s.now, e.Log, "append of encoded records at another place")
+			return
+		}
 		log.append(e.Bytes)
 		s.say("  %s: writes log %d up to %d", p.id, e.Log, log.next())
 		r.Written(s.now, e.Log, 0, log.next(), nil)

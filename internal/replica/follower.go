@@ -165,8 +165,10 @@ func (r *Replica) samePlace(l *shardLog, named, own Place) bool {
 	}
 	if r.rules.Hold(NameGeneration) && named.Generation != own.Generation {
 		// Below the first statement of a trimmed log the generation cannot be said; all of
-		// that is committed, so the record itself is enough.
-		return named.Next <= l.mark && (own.Generation == 0 || named.Generation == 0)
+		// that is committed, so the record itself is enough. So it is where the log was
+		// compared with this leader's: the mark may be behind, and it moves only once
+		// followers came past here.
+		return named.Next <= max(l.mark, l.matched) && (own.Generation == 0 || named.Generation == 0)
 	}
 	return true
 }
@@ -194,6 +196,10 @@ func (r *Replica) append(l *shardLog, b heldBatch, end Place) {
 		l.gens = append(l.gens, r.starts...)
 		if len(r.starts) > 0 {
 			l.unknown = false
+		} else {
+			// What the sender can say of its log, one that began anew cannot say of its own
+			// before a statement came; and it takes the next batch only at its own place.
+			end.Generation = l.last.Generation
 		}
 		r.effect(Effect{Type: Write, Log: l.id, Prev: l.last, Bytes: b.bytes, At: end.Next})
 		l.tail, l.last = end.Next, end

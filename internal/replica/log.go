@@ -40,7 +40,7 @@ type shardLog struct {
 	// follows, by Prev and bytes. Zero with each new term. A follower answers
 	// min(matched, durable). matched <= tail.
 	matched Offset
-	// last is the place tail stands at. last.Next == tail.
+	// last is the place tail stands at, as this log itself names it. last.Next == tail.
 	last Place
 	// gens are the generation starts in the log, ascending by start; a generation may
 	// be stated again, so that retention can drop the older statement.

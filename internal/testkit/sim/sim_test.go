@@ -118,6 +118,30 @@ func TestProfiles(t *testing.T) {
 	runAll(t, runs)
 }
 
+// found are runs that found a fault of the protocol once: what was wrong, and the run as
+// it was shrunk.
+var found = []struct {
+	name string
+	run  Options
+}{
+	// A log that began anew was handed records after places it could not say itself, refused
+	// them, and got one record further with each opening.
+	{"begun anew below the statement, after a kill", Options{Seed: 25, Profile: "chain", Memory: true, Keep: []int{13, 14, 35}}},
+	{"begun anew below the statement, after a power cut", Options{Seed: 72, Profile: "chain", Memory: true, Keep: []int{5, 17, 32, 36}}},
+}
+
+// TestFound runs what once found a fault.
+func TestFound(t *testing.T) {
+	for _, f := range found {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			if res := Run(f.run); res.Violation != nil {
+				t.Errorf("%v\n  replay: %s", res.Violation, ReplayCommand(f.run, f.run.Keep))
+			}
+		})
+	}
+}
+
 // runAll runs each, as many at a time as there are processors, until five have failed.
 func runAll(t *testing.T, runs []Options) {
 	var mu sync.Mutex
