@@ -20,6 +20,7 @@ test:
 
 vet:
 	$(GO) vet ./...
+	GOOS=darwin $(GO) vet ./...
 	@bad=$$(gofmt -l cmd client internal storage wire); test -z "$$bad" || { echo "not gofmt-ed: $$bad"; exit 1; }
 
 race:

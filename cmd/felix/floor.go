@@ -9,12 +9,12 @@ import (
 	"hash/crc32"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
+
+	"github.com/felixlog/felix/storage/vfs"
 )
 
 // The bare broker is what the machine allows a broker without meaning: frames of
@@ -68,7 +68,7 @@ func (e *environment) floorCommand() *cobra.Command {
 }
 
 type floor struct {
-	f    *os.File
+	f    vfs.File
 	size int64 // of the file; at its end it starts over
 	sync bool
 
@@ -87,7 +87,7 @@ type floorAck struct {
 
 // newFloor writes the file full of zeros first: flushes then record no length.
 func newFloor(dir string, size int64, flush bool) (*floor, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "floor"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := vfs.OS().OpenFile(filepath.Join(dir, "floor"), vfs.Create)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (b *floor) store() error {
 			return err
 		}
 		if b.sync {
-			if err := unix.Fdatasync(int(b.f.Fd())); err != nil {
+			if err := b.f.Datasync(); err != nil {
 				return err
 			}
 		}

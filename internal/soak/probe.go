@@ -3,12 +3,11 @@ package soak
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/felixlog/felix/storage/vfs"
 )
 
 // probe measures the machine beside the broker, each part on a thread of its own: what
@@ -28,11 +27,9 @@ const (
 func (p *probe) sleep(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	pause := unix.NsecToTimespec(int64(probeSleep))
 	for ctx.Err() == nil {
 		began := time.Now()
-		// A signal may end it early, which is not late.
-		if err := unix.Nanosleep(&pause, nil); err != nil && err != unix.EINTR {
+		if err := nap(probeSleep); err != nil {
 			return fmt.Errorf("probe: sleep: %w", err)
 		}
 		late := milliseconds(time.Since(began) - probeSleep)
@@ -45,7 +42,7 @@ func (p *probe) sleep(ctx context.Context) error {
 func (p *probe) flush(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	f, err := os.OpenFile(filepath.Join(p.dir, "probe"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := vfs.OS().OpenFile(filepath.Join(p.dir, "probe"), vfs.Create)
 	if err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
@@ -56,7 +53,7 @@ func (p *probe) flush(ctx context.Context) error {
 		if _, err := f.WriteAt(page, 0); err != nil {
 			return fmt.Errorf("probe: %w", err)
 		}
-		if err := unix.Fdatasync(int(f.Fd())); err != nil {
+		if err := f.Datasync(); err != nil {
 			return fmt.Errorf("probe: flush: %w", err)
 		}
 		took := milliseconds(time.Since(began))
