@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -400,9 +401,12 @@ func TestRecoveryIsParallelAndTold(t *testing.T) {
 	gate.Open()
 	require.NoError(t, b.WaitReady(deadline(t)))
 	require.True(t, b.Ready())
-	mu.Lock()
-	defer mu.Unlock()
-	require.Contains(t, told, Progress{Total: 6, Opened: 6})
+	// It is told of the last one after that is counted.
+	require.NoError(t, b.await(deadline(t), func() (bool, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Contains(told, Progress{Total: 6, Opened: 6}), nil
+	}))
 }
 
 // A broker that is closed while it recovers comes to an end, and the next one goes on.

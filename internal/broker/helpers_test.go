@@ -17,7 +17,8 @@ import (
 	"github.com/felixlog/felix/wire"
 )
 
-const testDeadline = 20 * time.Second
+// testDeadline bounds every wait of a test: far more than anything takes on a busy machine.
+const testDeadline = 2 * time.Minute
 
 func deadline(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), testDeadline)

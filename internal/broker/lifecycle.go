@@ -37,8 +37,7 @@ func (b *Broker) openShards(r *resource) {
 			continue
 		}
 		if !r.openers.enter() {
-			sh.set(&status{state: partition.Closed})
-			b.tried(false)
+			b.tried(sh, &status{state: partition.Closed})
 			continue
 		}
 		ok := b.opening.submit(func() {
@@ -59,14 +58,15 @@ func (b *Broker) opened(sh *shard, u unit, err error) {
 		st = &status{state: partition.Damaged, err: err}
 		b.o.Log.Error("shard is out of service", "shard", sh.name, "error", err)
 	}
-	sh.set(st)
-	b.tried(err != nil)
+	b.tried(sh, st)
 	b.retryLater(sh, st)
 }
 
-// tried counts a shard whose status is set, and tells those who wait for it.
-func (b *Broker) tried(failed bool) {
-	p := b.progress.done(failed)
+// tried publishes how the first opening of a shard ended, counts it and tells those who
+// wait for it. Whoever sees the status finds it counted, and the other way about.
+func (b *Broker) tried(sh *shard, st *status) {
+	p := b.progress.done(st.err != nil, func() { sh.status.Store(st) })
+	sh.tell(st)
 	if b.o.Events.OnProgress != nil {
 		b.o.Events.OnProgress(p)
 	}
@@ -76,14 +76,12 @@ func (b *Broker) tried(failed bool) {
 func (b *Broker) openShard(sh *shard) {
 	r := sh.owner
 	if r.Deleted() || b.life.Err() != nil {
-		sh.set(&status{state: partition.Closed})
-		b.tried(false)
+		b.tried(sh, &status{state: partition.Closed})
 		return
 	}
 	u, err := b.openLog(b.life, sh)
 	if err != nil && (r.Deleted() || b.life.Err() != nil) {
-		sh.set(&status{state: partition.Closed})
-		b.tried(false)
+		b.tried(sh, &status{state: partition.Closed})
 		return
 	}
 	b.opened(sh, u, err)

@@ -45,9 +45,11 @@ func (g *progress) remove(n, failed int) {
 	g.mu.Unlock()
 }
 
-func (g *progress) done(failed bool) Progress {
+// done counts a shard that has been tried; publish makes it known under the same lock.
+func (g *progress) done(failed bool, publish func()) Progress {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	publish()
 	g.p.Opened++
 	if failed {
 		g.p.Failed++

@@ -50,7 +50,7 @@ func TestAStreamMadeAnewWaitsOnNoWorker(t *testing.T) {
 	require.Eventually(t, func() bool {
 		now, err := b.Stream("t1", "ns", "old")
 		return err == nil && now != old
-	}, 10*time.Second, time.Millisecond)
+	}, testDeadline, time.Millisecond)
 	require.Error(t, b.ReopenShard(deadline(t), old, 0), "it is deleted")
 	free := create(t, b, durableStream("free"))
 	_, err = put(shardOf(t, free, 0), "opened meanwhile")

@@ -178,6 +178,11 @@ func (sh *shard) unavailable(st *status) error {
 
 func (sh *shard) set(st *status) {
 	sh.status.Store(st)
+	sh.tell(st)
+}
+
+// tell says that st has become the status.
+func (sh *shard) tell(st *status) {
 	b := sh.owner.broker
 	if b.o.Events.OnState != nil {
 		b.o.Events.OnState(sh.name, st.state, st.err)
