@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/config"
+	"github.com/felixlog/felix/wire"
 )
 
 // subject is who the tokens say we are that commands mint for themselves.
@@ -62,6 +64,8 @@ func (f *clientFlags) register(fs *pflag.FlagSet) {
 type identity struct {
 	config.Context
 	name      string // of the context, "" without one
+	owner     string // tenant of the context, which its signing key is of
+	keyGone   error  // why there is no signing key, where one was to be had
 	token     string
 	httpToken string
 }
@@ -92,6 +96,7 @@ func (e *environment) identity() (*identity, error) {
 			id.Context, id.name = c, name
 		}
 	}
+	id.owner = first(id.Tenant, "default")
 	if b := e.getenv("FELIX_BROKERS"); b != "" {
 		id.Brokers = strings.Split(b, ",")
 	}
@@ -125,6 +130,9 @@ func (e *environment) identity() (*identity, error) {
 	onlyFlags(&id.token, &id.TokenFile, f.token, f.tokenFile, f.signingKey)
 	onlyFlags(&id.httpToken, &id.HTTPTokenFile, f.httpToken, f.httpTokenF, f.signingKey)
 	id.Tenant = first(id.Tenant, "default")
+	if f.signingKey == "" {
+		id.keyOfTenant()
+	}
 	id.Namespace = first(id.Namespace, "default")
 	id.ServerName = first(id.ServerName, "localhost")
 	// Both go into the paths of the API, where a ".." would name something else.
@@ -135,6 +143,23 @@ func (e *environment) identity() (*identity, error) {
 		return nil, err
 	}
 	return id, nil
+}
+
+// keyOfTenant has a command for another tenant than the context's sign as that tenant:
+// where a broker keeps the keys of its tenants side by side, with the one that signs
+// there. A key that lies elsewhere is used as it is.
+func (id *identity) keyOfTenant() {
+	own := filepath.Dir(id.SigningKey)
+	if id.SigningKey == "" || id.Tenant == id.owner || filepath.Base(own) != id.owner || wire.ValidName(id.Tenant) != nil {
+		return
+	}
+	dir := filepath.Dir(own)
+	key, err := auth.SigningKeyFile(dir, id.Tenant)
+	if err != nil {
+		id.keyGone = usagef("no signing key of tenant %s in %s (%v): `felix tenant create %s` makes the tenant and its key; from elsewhere give --signing-key or tokens of it",
+			id.Tenant, dir, err, id.Tenant)
+	}
+	id.SigningKey = key
 }
 
 // onlyFlags has a flag win over a variable or the context that gives a token another way.
@@ -178,6 +203,8 @@ func (id *identity) tokenFor(audience, literal, file, flag string) (string, erro
 			return "", &exitError{exitUsage, fmt.Errorf("token: %w", err)}
 		}
 		return strings.TrimSpace(string(raw)), nil
+	case id.keyGone != nil:
+		return "", id.keyGone
 	case id.SigningKey == "":
 		return "", usagef("no token: "+noContext, flag)
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// readmeCommands are the indented lines of a section of the README.
-func readmeCommands(t *testing.T, title string) []string {
+// documentCommands are the indented lines of a section of a document.
+func documentCommands(t *testing.T, document, title string) []string {
 	t.Helper()
-	raw, err := os.ReadFile("../../README.md")
+	raw, err := os.ReadFile("../../" + document)
 	require.NoError(t, err)
 	_, section, ok := strings.Cut(string(raw), "## "+title+"\n")
-	require.True(t, ok, "README.md has no section %q", title)
+	require.True(t, ok, "%s has no section %q", document, title)
 	section, _, _ = strings.Cut(section, "\n## ")
 	var lines []string
 	for line := range strings.Lines(section) {
@@ -33,7 +33,7 @@ func TestReadmeFiveMinutes(t *testing.T) {
 	s := newShell(t)
 	var broker *serving
 	var output strings.Builder
-	for _, line := range readmeCommands(t, "The first five minutes") {
+	for _, line := range documentCommands(t, "README.md", "The first five minutes") {
 		switch line {
 		case "go build -o felix ./cmd/felix":
 			// This program is what that builds.

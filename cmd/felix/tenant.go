@@ -35,7 +35,7 @@ func (e *environment) tenantCommand() *cobra.Command {
 			q := quotaOf(t.Quota)
 			return []string{t.TenantID, t.DisplayName, rateText(q.BytesPerSecond, config.FormatBytes), rateText(q.RecordsPerSecond, showInt)}
 		}),
-		e.tenantSet(path), e.remover("tenant", "and everything in it", path))
+		e.tenantSet(path), e.tenantRemove(path))
 }
 
 // tenantFlags are what may be set of a tenant.
@@ -111,6 +111,21 @@ func (e *environment) tenantSet(path pathFunc) *cobra.Command {
 	return c
 }
 
+// tenantRemove refuses the tenant that the commands are of, unless it is meant.
+func (e *environment) tenantRemove(path pathFunc) *cobra.Command {
+	var force bool
+	c := e.remover("tenant", "and everything in it", path, func(m *manager, name string) error {
+		if force || name != m.owner && name != m.Tenant {
+			return nil
+		}
+		return usagef("tenant %s is the one that these commands sign as: its streams, caches and signing keys would go, and the broker would refuse "+
+			"the commands from then on (started again, it makes an empty tenant %s with a new key, if the keys are of its own making); --force does it",
+			name, "default")
+	})
+	c.Flags().BoolVar(&force, "force", false, "also the tenant that the commands sign as")
+	return c
+}
+
 // quotaOf is a quota that may be absent.
 func quotaOf(q *api.Quota) api.Quota {
 	if q == nil {
@@ -143,7 +158,7 @@ func (e *environment) namespaceCommand() *cobra.Command {
 	create.Flags().StringVar(&display, "display-name", "", "name for people")
 	return group("namespace", "Create, list and remove namespaces", create,
 		lister(e, path, []string{"NAMESPACE", "DISPLAY NAME"}, func(n namespaceItem) []string { return []string{n.Namespace, n.DisplayName} }),
-		e.remover("namespace", "and everything in it", path))
+		e.remover("namespace", "and everything in it", path, func(*manager, string) error { return nil }))
 }
 
 type pathFunc func(m *manager, name ...string) []string
@@ -202,7 +217,8 @@ func lister[T any](e *environment, path pathFunc, head []string, row func(T) []s
 	}
 }
 
-func (e *environment) remover(what, more string, path pathFunc) *cobra.Command {
+// remover asks guard before it asks the user.
+func (e *environment) remover(what, more string, path pathFunc, guard func(m *manager, name string) error) *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use: "rm NAME", Short: "Remove a " + what + " " + more, Args: cobra.ExactArgs(1),
@@ -212,6 +228,9 @@ func (e *environment) remover(what, more string, path pathFunc) *cobra.Command {
 			}
 			m, err := e.manager()
 			if err != nil {
+				return err
+			}
+			if err := guard(m, args[0]); err != nil {
 				return err
 			}
 			if err := e.confirm(yes, "remove %s %s %s", what, args[0], more); err != nil {

@@ -21,16 +21,21 @@ func (e *environment) tokenMint() *cobra.Command {
 		ttl      time.Duration
 	)
 	c := &cobra.Command{
-		Use:     "mint",
-		Short:   "Mint a token from the signing key, offline",
-		Long:    "Mint a token from the context's signing key, or the one of --signing-key, without asking any server.\nWithout --perm the token may do everything in its tenant.",
-		Example: "  felix token mint --perm 'stream.publish:stream:default/default/orders' --ttl 24h\n  felix token mint --audience felix-controlplane",
+		Use:   "mint",
+		Short: "Mint a token from the signing key, offline",
+		Long: "Mint a token from the context's signing key, or the one of --signing-key, without asking any server. With --tenant it is\n" +
+			"the signing key of that tenant, beside the context's.\n" +
+			"Without --perm the token may do everything in its tenant.",
+		Example: "  felix token mint --perm 'stream.publish:stream:default/default/orders' --ttl 24h\n  felix token mint --tenant acme --ttl 24h\n  felix token mint --audience felix-controlplane",
 		Args:    cobra.NoArgs,
 	}
 	c.RunE = ran(func(c *cobra.Command, _ []string) error {
 		id, err := e.identity()
 		if err != nil {
 			return err
+		}
+		if id.keyGone != nil {
+			return id.keyGone
 		}
 		if id.SigningKey == "" {
 			return usagef("no signing key: "+noContext, "signing-key")

@@ -232,6 +232,19 @@ func (k *Keys) SigningKeyPath(tenant string) (string, error) {
 	return filepath.Join(k.dir, tenant, s.ID+privateKeySuffix), nil
 }
 
+// SigningKeyFile is the file of the key that signs for a tenant in a directory of keys,
+// for a command that signs on the broker's machine. The tenant's name is valid.
+func SigningKeyFile(dir, tenant string) (string, error) {
+	t, err := loadTenant(filepath.Join(dir, tenant))
+	if err != nil {
+		return "", err
+	}
+	if t.signing[t.current] == nil {
+		return "", ErrNoSigningKey
+	}
+	return filepath.Join(dir, tenant, t.current+privateKeySuffix), nil
+}
+
 // Ensure makes a first signing key for a tenant that has none, and reports whether
 // it did.
 func (k *Keys) Ensure(tenant string) (created bool, err error) {
