@@ -190,15 +190,8 @@ func (l *Local) plan(compares []Compare, ops []Op) (Version, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.expireLocked()
-	for _, c := range compares {
-		if have := m.mu.keys[c.Key].Version; have != c.Version {
-			return 0, &ConflictError{Key: c.Key, Want: c.Version, Have: have}
-		}
-	}
-	for _, op := range ops {
-		if op.Lease != 0 && m.mu.leases[op.Lease] == nil {
-			return 0, fmt.Errorf("key %q: lease %d: %w", op.Key, op.Lease, ErrLeaseExpired)
-		}
+	if err := m.admitLocked(compares, ops); err != nil {
+		return 0, err
 	}
 	if len(ops) == 0 {
 		return m.mu.version, nil

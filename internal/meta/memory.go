@@ -210,16 +210,24 @@ func (m *Memory) Txn(ctx context.Context, compares []Compare, ops []Op) (Version
 	return v, err
 }
 
-func (m *Memory) txnLocked(compares []Compare, ops []Op) (Version, error) {
+// admitLocked says whether a transaction's compares hold and its leases live.
+func (m *Memory) admitLocked(compares []Compare, ops []Op) error {
 	for _, c := range compares {
 		if have := m.mu.keys[c.Key].Version; have != c.Version {
-			return 0, &ConflictError{Key: c.Key, Want: c.Version, Have: have}
+			return &ConflictError{Key: c.Key, Want: c.Version, Have: have}
 		}
 	}
 	for _, op := range ops {
 		if op.Lease != 0 && m.mu.leases[op.Lease] == nil {
-			return 0, fmt.Errorf("key %q: lease %d: %w", op.Key, op.Lease, ErrLeaseExpired)
+			return fmt.Errorf("key %q: lease %d: %w", op.Key, op.Lease, ErrLeaseExpired)
 		}
+	}
+	return nil
+}
+
+func (m *Memory) txnLocked(compares []Compare, ops []Op) (Version, error) {
+	if err := m.admitLocked(compares, ops); err != nil {
+		return 0, err
 	}
 	if len(ops) == 0 {
 		return m.mu.version, nil
