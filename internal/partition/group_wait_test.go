@@ -25,7 +25,7 @@ func TestGuardWaitingPollsRest(t *testing.T) {
 	const polls = 3
 	got := make(chan int, polls)
 	for range polls {
-		go func() { got <- len(s.poll("g", 1, 20*time.Second)) }()
+		go func() { got <- len(s.poll("g", 1, testDeadline)) }()
 	}
 	waitingPolls(t, s, polls)
 	publish(t, s.p, "a", "b", "c")
@@ -92,7 +92,7 @@ func waitingPolls(t *testing.T, s *groupShard, n int) {
 		s.groups.mu.Lock()
 		defer s.groups.mu.Unlock()
 		return len(s.groups.mu.waits["g"]) == n
-	}, 10*time.Second, time.Millisecond)
+	}, testDeadline, time.Millisecond)
 }
 
 // TestRecordsGivenBackWakePolls: claims that are undone because their records could not

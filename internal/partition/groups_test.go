@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -114,17 +115,20 @@ func TestAcksOfOneBurstAreOneRecord(t *testing.T) {
 }
 
 func TestALongPollIsWoken(t *testing.T) {
-	for name, wake := range map[string]func(*groupShard){
-		"by a publish": func(s *groupShard) { publish(s.t, s.p, "x") },
-		"by a nack": func(s *groupShard) {
+	for name, c := range map[string]struct {
+		visibility time.Duration
+		wake       func(*groupShard)
+	}{
+		"by a publish": {time.Hour, func(s *groupShard) { publish(s.t, s.p, "x") }},
+		"by a nack": {time.Hour, func(s *groupShard) {
 			require.NoError(s.t, s.groups.Do(deadline(s.t), "g", true, func(now segment.Micros, g *queue.Group, _, tail storage.Offset) error {
 				return g.Nack(now, queue.NackRequest{Offset: 0, HasDelay: true, Tail: tail})
 			}))
-		},
-		"by a lapse": func(*groupShard) {},
+		}},
+		"by a lapse": {50 * time.Millisecond, func(*groupShard) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := openGroups(t, vfs.OS(), t.TempDir(), GroupsOptions{Defaults: queue.Config{Visibility: 50 * time.Millisecond}})
+			s := openGroups(t, vfs.OS(), t.TempDir(), GroupsOptions{Defaults: queue.Config{Visibility: c.visibility}})
 			defer s.close()
 			publish(t, s.p, "first")
 			require.Len(t, s.poll("g", 1, 0), 1)
@@ -136,7 +140,7 @@ func TestALongPollIsWoken(t *testing.T) {
 				}
 				got <- r
 			}()
-			wake(s)
+			c.wake(s)
 			select {
 			case r := <-got:
 				require.Len(t, r, 1)
@@ -219,20 +223,24 @@ func TestADeadLettersPayloadOutlivesItsSegment(t *testing.T) {
 }
 
 // TestAnExclusiveGroupIsTakenOver has a second consumer wait until the first one's time is
-// up: meanwhile there is nothing for it.
+// up: meanwhile there is nothing for it. Time passes when everybody waits.
 func TestAnExclusiveGroupIsTakenOver(t *testing.T) {
-	s := openGroups(t, vfs.OS(), t.TempDir(), GroupsOptions{Defaults: queue.Config{Exclusive: true, Visibility: 100 * time.Millisecond}})
-	defer s.close()
-	publish(t, s.p, "a")
-	poll := func(member string, wait time.Duration) []GroupRecord {
-		r, err := s.groups.Poll(deadline(t), PollCall{Group: "g", Max: 1, Member: member, Wait: wait})
-		require.NoError(t, err)
-		return r
-	}
-	require.Len(t, poll("one", 0), 1)
-	require.Empty(t, poll("two", 0))
-	require.Len(t, poll("two", time.Minute), 1, "its claim and its hold have lapsed")
-	require.Empty(t, poll("one", 0))
+	synctest.Test(t, func(t *testing.T) {
+		s := openGroups(t, disk.NewStrict(1, disk.Options{}), "/shard", GroupsOptions{Defaults: queue.Config{Exclusive: true, Visibility: time.Second}})
+		defer s.close()
+		publish(t, s.p, "a")
+		poll := func(member string, wait time.Duration) []GroupRecord {
+			r, err := s.groups.Poll(deadline(t), PollCall{Group: "g", Max: 1, Member: member, Wait: wait})
+			require.NoError(t, err)
+			return r
+		}
+		began := time.Now()
+		require.Len(t, poll("one", 0), 1)
+		require.Empty(t, poll("two", 0))
+		require.Len(t, poll("two", time.Minute), 1, "its claim and its hold have lapsed")
+		require.WithinRange(t, time.Now(), began.Add(time.Second), began.Add(2*time.Second))
+		require.Empty(t, poll("one", 0))
+	})
 }
 
 // TestManyConsumersEachRecordOnce lets consumers and publishers race: every record is

@@ -16,7 +16,8 @@ import (
 	"github.com/felixlog/felix/wire"
 )
 
-const testDeadline = 20 * time.Second
+// testDeadline bounds every wait of a test: far more than anything takes on a busy machine.
+const testDeadline = 2 * time.Minute
 
 // deadline ends a test that would wait for ever.
 func deadline(t testing.TB) context.Context {
@@ -191,5 +192,5 @@ func compacted(t testing.TB, c interface {
 		}
 		require.NoError(t, err)
 		return true
-	}, 30*time.Second, time.Millisecond)
+	}, testDeadline, time.Millisecond)
 }
