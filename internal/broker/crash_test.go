@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -168,10 +169,12 @@ func TestStreamsComeAndGoUnderLoad(t *testing.T) {
 				name := names[r.IntN(len(names))]
 				s, err := b.Stream("t1", "ns", name)
 				if err != nil {
+					runtime.Gosched() // who makes and deletes streams comes first
 					continue
 				}
 				p, err := s.Shard(0)
 				if err != nil {
+					runtime.Gosched() // who makes and deletes streams comes first
 					continue
 				}
 				switch _, err := put(p, fmt.Sprintf("%d/%d", i, n)); {
@@ -187,14 +190,17 @@ func TestStreamsComeAndGoUnderLoad(t *testing.T) {
 			for ctx.Err() == nil {
 				s, err := b.Stream("t1", "ns", names[r.IntN(len(names))])
 				if err != nil {
+					runtime.Gosched() // who makes and deletes streams comes first
 					continue
 				}
 				p, err := s.Shard(0)
 				if err != nil {
+					runtime.Gosched() // who makes and deletes streams comes first
 					continue
 				}
 				sub, err := p.Subscribe(ctx, partition.SubscribeOptions{Start: partition.StartEarliest()})
 				if err != nil {
+					runtime.Gosched() // who makes and deletes streams comes first
 					continue
 				}
 				var d partition.Delivery
