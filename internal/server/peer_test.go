@@ -27,7 +27,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds every wait of a test: far more than anything takes.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // world is a server over a real broker on a directory of its own, and what clients of
 // it need.
