@@ -1,6 +1,8 @@
 package stream
 
 import (
+	"math/rand/v2"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,21 +14,41 @@ import (
 func TestDigestIsTheOneOfTheLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		payloads := rapid.SliceOf(rapid.SliceOfN(rapid.Byte(), 0, 200)).Draw(t, "payloads")
-		var want uint64
+		var want, tables uint64
 		for _, p := range payloads {
 			want = segment.ExtendDigest(want, p)
+			tables = extendByTables(tables, p)
 		}
 		require.Equal(t, want, Digest(payloads))
+		require.Equal(t, want, tables)
 	})
 }
 
-func BenchmarkDigest(b *testing.B) {
-	payloads := make([][]byte, 64)
-	for i := range payloads {
-		payloads[i] = make([]byte, 128)
+// Every number of blocks up to several rounds of each loop, with every rest.
+func TestDigestOfEverySize(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	memory := make([]byte, 700)
+	for i := range memory {
+		memory[i] = byte(random.Uint32())
 	}
-	b.SetBytes(64 * 128)
-	for b.Loop() {
-		Digest(payloads)
+	for size := range 640 {
+		p := memory[size%16:][:size]
+		d := random.Uint64()
+		require.Equal(t, segment.ExtendDigest(d, p), extendDigest(d, p), "%d bytes", size)
+	}
+}
+
+func BenchmarkDigest(b *testing.B) {
+	for _, size := range []int{16, 128, 1024} {
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			payloads := make([][]byte, 64)
+			for i := range payloads {
+				payloads[i] = make([]byte, size)
+			}
+			b.SetBytes(int64(64 * size))
+			for b.Loop() {
+				Digest(payloads)
+			}
+		})
 	}
 }

@@ -164,14 +164,14 @@ func (t *Producers) Replay(r *segment.Record) {
 			*o = openBatch{}
 			return
 		}
-		*o = openBatch{tag: r.Producer, first: r.Offset, held: 1, digest: segment.ExtendDigest(0, r.Payload)}
+		*o = openBatch{tag: r.Producer, first: r.Offset, held: 1, digest: extendDigest(0, r.Payload)}
 	case segment.KindProducerNext:
 		if o.held == 0 || r.Offset != o.first+segment.Offset(o.held) {
 			*o = openBatch{}
 			return
 		}
 		o.held++
-		o.digest = segment.ExtendDigest(o.digest, r.Payload)
+		o.digest = extendDigest(o.digest, r.Payload)
 	default:
 		*o = openBatch{}
 		return
