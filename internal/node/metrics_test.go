@@ -69,7 +69,7 @@ next:
 // reaches waits until a metric is as wanted.
 func (r *rig) reaches(want func(float64) bool, name string, with ...string) {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { return want(r.metric(name, with...)) }, 20*time.Second, 5*time.Millisecond, "%s %v", name, with)
+	require.Eventually(r.t, func() bool { return want(r.metric(name, with...)) }, patience, 5*time.Millisecond, "%s %v", name, with)
 }
 
 func positive(v float64) bool { return v > 0 }
@@ -236,9 +236,7 @@ func TestReadinessDuringRecovery(t *testing.T) {
 	require.Contains(t, string(raw), `"status":"recovering"`)
 	require.Contains(t, string(raw), "recovering 0%: 0 of 4 shards opened")
 	require.Equal(t, 4.0, second.metric("felix_shards", `state="opening"`))
-	quick, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	_, err = second.dial(client.WithRetry(client.RetryPolicy{Attempts: 1, Base: time.Millisecond, Max: time.Millisecond})).Publish(quick, "orders", []byte("x"), client.Deliver(client.AtMostOnce))
+	_, err = second.dial(once()).Publish(t.Context(), "orders", []byte("x"), client.Deliver(client.AtMostOnce))
 	require.ErrorIs(t, err, client.ErrShardUnavailable)
 	stored, err := os.ReadFile(filepath.Join(r.options.Config.Data, nodeName))
 	require.NoError(t, err)
@@ -249,7 +247,7 @@ func TestReadinessDuringRecovery(t *testing.T) {
 	require.Eventually(t, func() bool {
 		stored, err := os.ReadFile(filepath.Join(r.options.Config.Data, nodeName))
 		return err == nil && strings.Contains(string(stored), "another boot")
-	}, 10*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 	ack, err := second.dial().Publish(t.Context(), "orders", []byte("again"))
 	require.NoError(t, err)
 	require.Equal(t, uint64(1), ack.Offset)
@@ -332,7 +330,7 @@ func TestRetentionOnRequest(t *testing.T) {
 		require.NoError(t, json.Unmarshal(body, &out))
 		require.Empty(t, out.Shards[0].Error)
 		return out.Shards[0].Head > 700
-	}, 20*time.Second, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	_, err = r.dial().Subscribe(t.Context(), "orders", client.FromOffset(0))
 	require.ErrorIs(t, err, client.ErrCursorTooOld)
 }
@@ -417,6 +415,6 @@ func TestDiskFullAndRoomAgain(t *testing.T) {
 	require.Eventually(t, func() bool {
 		ack, err = impatient.Publish(t.Context(), "orders", []byte("after"), client.Deliver(client.AtMostOnce))
 		return err == nil
-	}, 20*time.Second, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	require.Equal(t, uint64(1), ack.Offset)
 }

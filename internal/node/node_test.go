@@ -24,6 +24,9 @@ import (
 	"github.com/felixlog/felix/internal/config"
 )
 
+// patience bounds every wait of a test: far more than anything takes.
+const patience = 2 * time.Minute
+
 // lockedBuffer collects a log written from several goroutines.
 type lockedBuffer struct {
 	mu sync.Mutex
@@ -73,7 +76,7 @@ func start(t *testing.T, change func(*Options)) *rig {
 }
 
 func (r *rig) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := r.node.Stop(ctx); err != nil {
 		r.t.Errorf("stop: %v\n%s", err, r.log.String())
@@ -109,7 +112,7 @@ func (r *rig) awaitReady() api.Readiness {
 	require.Eventually(r.t, func() bool {
 		rd = r.node.Ready()
 		return rd.Ready
-	}, 10*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 	return rd
 }
 
@@ -373,7 +376,7 @@ func TestMissingPlacesAreRefused(t *testing.T) {
 	require.Eventually(t, func() bool {
 		entries, err := os.ReadDir(filepath.Join(r.options.Config.Data, logsDir))
 		return err == nil && len(entries) > 0
-	}, 10*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 	r.stop()
 	data := r.options.Config.Data
 	attempt := func() error {
