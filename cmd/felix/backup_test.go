@@ -25,14 +25,14 @@ import (
 
 func (s *shell) dial() *client.Client {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	// The child finds it through its home.
 	found, err := filepath.Glob(filepath.Join(s.dir, "home", "*", "felix", "context.yaml"))
 	require.NoError(s.t, err)
 	require.Len(s.t, found, 1)
 	e := &environment{environ: s.env, err: io.Discard, out: io.Discard}
-	e.opts.contextFile, e.opts.timeout = found[0], time.Minute
+	e.opts.contextFile, e.opts.timeout = found[0], patience
 	c, _, err := e.dial(ctx)
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { require.NoError(s.t, c.Close()) })
@@ -132,7 +132,7 @@ func TestBackupOfABusyBrokerIsRestored(t *testing.T) {
 	s.ok("cache", "put", "prices", "key1", "value1")
 	c := s.dial()
 	tr := &traffic{}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	wait := tr.run(ctx, c)
 	enough := func(more int) {
@@ -141,7 +141,7 @@ func TestBackupOfABusyBrokerIsRestored(t *testing.T) {
 		require.Eventually(t, func() bool {
 			a, b, d, p := tr.counts()
 			return a >= a0+more && b >= b0+more && d > d0 && p > p0 || ctx.Err() != nil
-		}, time.Minute, time.Millisecond)
+		}, patience, time.Millisecond)
 	}
 	enough(50)
 	_, _, _, putBefore := tr.counts()
@@ -371,6 +371,68 @@ func TestABackupThatBreaksOffLeavesNoFile(t *testing.T) {
 	}
 }
 
+// A backup that is killed leaves a file beside its target, which the next one of that
+// target removes and names; one that is being written stays, and so does what is not a
+// backup's.
+func TestWhatAKilledBackupLeft(t *testing.T) {
+	s := newShell(t)
+	s.serve()
+	s.ok("stream", "create", "orders", "--durable")
+	s.ok("pub", "orders", "x")
+	stuck := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := w.Write([]byte("the beginning")); err != nil {
+			t.Error(err)
+		}
+		http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	defer stuck.Close()
+	begin := func() *exec.Cmd {
+		cmd := exec.Command(executable(t), "backup", "felix.tar", "--controlplane-url", stuck.URL)
+		cmd.Dir, cmd.Env = s.dir, s.env
+		require.NoError(t, cmd.Start())
+		return cmd
+	}
+	partials := func() []string {
+		all, err := filepath.Glob(filepath.Join(s.dir, "felix.tar*"))
+		require.NoError(t, err)
+		return all
+	}
+	// One that holds something is locked already.
+	being := func() (name string) {
+		require.Eventually(t, func() bool {
+			for _, p := range partials() {
+				if info, err := os.Stat(p); err == nil && info.Size() > 0 {
+					name = p
+				}
+			}
+			return name != ""
+		}, time.Minute, time.Millisecond)
+		return name
+	}
+	first := begin()
+	left := being()
+	require.NoError(t, first.Process.Kill())
+	require.Error(t, first.Wait())
+	require.NoError(t, os.Truncate(left, 0))
+
+	second := begin()
+	written := being()
+	require.NoFileExists(t, left)
+	other := filepath.Join(s.dir, "felix.tar.partial-notes")
+	require.NoError(t, os.WriteFile(other, nil, 0o600))
+	killed := filepath.Join(s.dir, "felix.tar.partial-17")
+	require.NoError(t, os.WriteFile(killed, nil, 0o600))
+	_, errs := s.felix("backup", "felix.tar")
+	require.Zero(t, s.exit, errs)
+	require.Contains(t, errs, "removed felix.tar.partial-17, which a backup that was killed had left")
+	require.NotContains(t, errs, filepath.Base(written))
+	require.ElementsMatch(t, []string{filepath.Join(s.dir, "felix.tar"), written, other}, partials())
+	require.NoError(t, second.Process.Signal(os.Interrupt))
+	require.Error(t, second.Wait())
+	require.NoFileExists(t, written, "one that is interrupted removes its own")
+}
+
 // What cannot be restored is refused before anything is written.
 func TestRestoreRefusals(t *testing.T) {
 	s := newShell(t)
@@ -444,15 +506,16 @@ func TestARestoreThatIsKilledIsDoneAgain(t *testing.T) {
 		require.Eventually(t, func() bool {
 			some, err := filepath.Glob(filepath.Join(data, "streams", "*"))
 			return err != nil || len(some) > try || len(ended) > 0
-		}, time.Minute, 100*time.Microsecond)
+		}, patience, 100*time.Microsecond)
 		if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			t.Fatal(err)
 		}
-		killed = <-ended != nil
+		if <-ended != nil {
+			_, err := os.Stat(filepath.Join(data, "RESTORING"))
+			killed = err == nil // else it was as good as done
+		}
 	}
 	require.True(t, killed, "every restore was done before it was killed")
-	_, err = os.Stat(filepath.Join(data, "RESTORING"))
-	require.NoError(t, err)
 	_, errs := s.felix("serve", "--data", "second", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0")
 	require.Equal(t, exitOther, s.exit)
 	require.Contains(t, errs, "holds a restore that did not end")

@@ -18,6 +18,9 @@ import (
 // their own run themselves.
 const asFelix = "TEST_AS_FELIX"
 
+// patience bounds every wait of a test: far more than anything takes.
+const patience = 5 * time.Minute
+
 func TestMain(m *testing.M) {
 	if os.Getenv(asFelix) != "" {
 		os.Exit(mainCode())
@@ -57,7 +60,7 @@ func (s *shell) felix(args ...string) (stdout, stderr string) {
 
 func (s *shell) feed(input string, args ...string) (stdout, stderr string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	self, err := os.Executable()
 	require.NoError(s.t, err)
@@ -94,9 +97,16 @@ func (s *shell) serve(flags ...string) *serving {
 	self, err := os.Executable()
 	require.NoError(s.t, err)
 	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--log-format", "json", "--storage-min-free", "0"}, flags...)
-	cmd := exec.Command(self, args...)
-	cmd.Dir = s.dir
-	c, err := runChildEnv(context.Background(), cmd, s.dir, s.env)
+	start := func() (*child, error) {
+		cmd := exec.Command(self, args...)
+		cmd.Dir = s.dir
+		return runChildEnv(context.Background(), cmd, s.dir, s.env)
+	}
+	c, err := start()
+	// A port that a broker had before may be another program's for a moment.
+	for until := time.Now().Add(patience); err != nil && strings.Contains(err.Error(), "another process listens there") && time.Now().Before(until); {
+		c, err = start()
+	}
 	require.NoError(s.t, err)
 	b := &serving{c, s.t}
 	s.t.Cleanup(func() {

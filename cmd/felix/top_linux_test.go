@@ -48,7 +48,7 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 			master, slave := pseudoTerminal(t)
 			was, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
 			require.NoError(t, err)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, self, "top", "--interval", "200ms")
 			cmd.Dir, cmd.Env = s.dir, append(s.env, "TERM=xterm-256color")
@@ -59,7 +59,7 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 			until := func(text string) {
 				t.Helper()
 				for !strings.Contains(screen.String(), text) {
-					require.NoError(t, master.SetReadDeadline(time.Now().Add(30*time.Second)))
+					require.NoError(t, master.SetReadDeadline(time.Now().Add(patience)))
 					n, err := master.Read(buf)
 					require.NoError(t, err, "waiting for %q: %q", text, screen.String())
 					screen.Write(buf[:n])
