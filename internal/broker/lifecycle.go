@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/felixlog/felix/internal/dirlock"
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/internal/partition"
 	"github.com/felixlog/felix/internal/stream"
@@ -229,7 +230,7 @@ func (b *Broker) storage(fsync meta.FsyncMode) storage.Options {
 	if stray := o.Events.OnStray; stray != nil {
 		o.Events.OnStray = func(shard, name string) {
 			switch name {
-			case incarnationName, incarnationName + ".tmp", groupsDir:
+			case incarnationName, incarnationName + ".tmp", groupsDir, dirlock.Name:
 			default:
 				stray(shard, name)
 			}

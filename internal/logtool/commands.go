@@ -45,12 +45,13 @@ func (c *command) readOnlyFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&c.readOnly, "read-only", false, "look at a directory that a running broker has locked, while it changes")
 }
 
-// locked runs f while nobody else has the directory's data root.
-func (c *command) locked(f func() error) (err error) {
+// locked runs f while nobody else has the directory, or a root that it lies in. write:
+// f may change what is in it.
+func (c *command) locked(write bool, f func() error) (err error) {
 	if c.readOnly {
 		return f()
 	}
-	lock, err := lockRoot(vfs.OS(), c.dir)
+	lock, err := lockRoot(vfs.OS(), c.dir, write)
 	if err != nil {
 		return err
 	}

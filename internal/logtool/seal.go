@@ -30,7 +30,11 @@ func sealCommand() *cobra.Command {
 		Long:  "seal flushes, trims and indexes the active segment and begins a new one. The file is not written again; its CRC-32 is over all its bytes.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.locked(func() error { return c.seal(cmd) })
+			// Before the lock, which a directory that holds no log is not given.
+			if _, err := shardDirs(vfs.OS(), c.dir); err != nil {
+				return err
+			}
+			return c.locked(true, func() error { return c.seal(cmd) })
 		},
 	}
 	c.flags(cmd, "shard directory")
@@ -38,9 +42,6 @@ func sealCommand() *cobra.Command {
 }
 
 func (c *command) seal(cmd *cobra.Command) (err error) {
-	if _, err := shardDirs(vfs.OS(), c.dir); err != nil {
-		return err
-	}
 	lo := logOptions{fsync: "none", segmentBytes: storage.DefaultSegmentBytes, interval: storage.DefaultFsyncInterval, preallocate: true}
 	o, err := lo.storage(c.dir)
 	if err != nil {

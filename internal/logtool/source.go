@@ -32,7 +32,7 @@ func OpenSource(ctx context.Context, dir string, check func(*segment.Record) err
 		return nil, fmt.Errorf("%s is no directory", dir)
 	}
 	s := &Source{dir: dir}
-	if s.lock, err = lockRoot(fsys, dir); err != nil {
+	if s.lock, err = lockRoot(fsys, dir, false); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -327,4 +328,70 @@ func TestUsageIsToldApart(t *testing.T) {
 	require.Error(t, err)
 	var usage *UsageError
 	require.NotErrorAs(t, err, &usage)
+}
+
+// TestWritersOfABareDirectory: outside of any data root a writer locks the directory
+// itself, whichever path leads to it; a reader changes nothing.
+func TestWritersOfABareDirectory(t *testing.T) {
+	root := t.TempDir()
+	dir, link := filepath.Join(root, "shard"), filepath.Join(root, "link")
+	require.NoError(t, os.Symlink(dir, link))
+	segmentFile(t, dir, 0, 0, 3, 10)
+	for _, name := range []string{"verify", "dump"} {
+		_, err := tool(t, name, "--dir", dir)
+		require.NoError(t, err)
+	}
+	require.NoFileExists(t, filepath.Join(dir, lockName), "readers write nothing")
+
+	_, err := tool(t, "write", "--dir", link, "--records", "1")
+	require.NoError(t, err)
+	lock, err := lockRoot(vfs.OS(), dir, true) // what a write holds while it runs
+	require.NoError(t, err)
+	for _, args := range [][]string{{"write", "--records", "1"}, {"seal"}, {"verify"}, {"dump"}} {
+		for _, at := range []string{dir, link} {
+			_, err := tool(t, append(args, "--dir", at)...)
+			require.ErrorIs(t, err, vfs.ErrLocked, "%v %s", args, at)
+			require.ErrorContains(t, err, filepath.Join(dir, lockName))
+			require.ErrorContains(t, err, strconv.Itoa(os.Getpid()), "who has it")
+			require.ErrorContains(t, err, "--read-only")
+		}
+	}
+	require.NoError(t, lock.Close())
+	r, err := verifyJSON(t, dir)
+	require.NoError(t, err)
+	require.EqualValues(t, 4, r.Records)
+	require.Empty(t, r.Findings, "the lock is no stray")
+
+	fresh := filepath.Join(root, "new", "shard")
+	lock, err = lockRoot(vfs.OS(), fresh, true)
+	require.NoError(t, err)
+	_, err = tool(t, "write", "--dir", fresh, "--records", "1")
+	require.ErrorIs(t, err, vfs.ErrLocked, "two that begin at once")
+	require.NoError(t, lock.Close())
+	_, err = tool(t, "seal", "--dir", filepath.Join(root, "nothing"))
+	require.Error(t, err)
+	require.NoDirExists(t, filepath.Join(root, "nothing"))
+}
+
+// TestLocksOnTheWayUp: a lock left in a shard does not hide that of the root around it,
+// and a root behind a link is found from either side.
+func TestLocksOnTheWayUp(t *testing.T) {
+	root, elsewhere := t.TempDir(), t.TempDir()
+	shard := filepath.Join(elsewhere, "a_b_c_0-1")
+	segmentFile(t, shard, 0, 0, 3, 10)
+	link := filepath.Join(root, "streams")
+	require.NoError(t, os.Symlink(elsewhere, link))
+	require.NoError(t, os.WriteFile(filepath.Join(shard, lockName), nil, 0o600))
+	lock, err := vfs.OS().Lock(filepath.Join(link, lockName)) // as a broker does
+	require.NoError(t, err)
+	for _, dir := range []string{shard, filepath.Join(link, filepath.Base(shard))} {
+		for _, args := range [][]string{{"verify"}, {"dump"}, {"seal"}, {"write", "--records", "1"}} {
+			_, err := tool(t, append(args, "--dir", dir)...)
+			require.ErrorIs(t, err, vfs.ErrLocked, "%v %s", args, dir)
+			require.ErrorContains(t, err, filepath.Join(elsewhere, lockName))
+		}
+	}
+	require.NoError(t, lock.Close())
+	_, err = tool(t, "verify", "--dir", shard)
+	require.NoError(t, err)
 }

@@ -33,7 +33,7 @@ func verifyCommand() *cobra.Command {
 			"Exit code 1: the log would be refused, or lost something it had acknowledged.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.locked(func() error { return c.verify(cmd, payload) })
+			return c.locked(false, func() error { return c.verify(cmd, payload) })
 		},
 	}
 	c.flags(cmd, "shard directory, or one above shard directories")
@@ -180,7 +180,7 @@ func list(fsys vfs.FS, dir string) (listing, error) {
 			l.left = append(l.left, e.Name())
 		case segment.NameUnknown:
 			switch e.Name() {
-			case incarnationName, segment.TempName(incarnationName), groupsDir:
+			case incarnationName, segment.TempName(incarnationName), groupsDir, lockName:
 			default:
 				l.strays = append(l.strays, e.Name())
 			}

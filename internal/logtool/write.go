@@ -98,7 +98,11 @@ func writeCommand() *cobra.Command {
 			if wo.records < 0 {
 				return usagef("--records %d is below 0", wo.records)
 			}
-			return c.locked(func() error { return c.write(cmd, lo, wo) })
+			o, err := lo.storage(c.dir)
+			if err != nil {
+				return err
+			}
+			return c.locked(true, func() error { return c.write(cmd, o, wo) })
 		},
 	}
 	c.flags(cmd, "shard directory")
@@ -108,11 +112,7 @@ func writeCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *command) write(cmd *cobra.Command, lo logOptions, wo writeOptions) (err error) {
-	o, err := lo.storage(c.dir)
-	if err != nil {
-		return err
-	}
+func (c *command) write(cmd *cobra.Command, o storage.Options, wo writeOptions) (err error) {
 	ctx := cmd.Context()
 	log, err := storage.Open(ctx, c.dir, o)
 	if err != nil {
@@ -161,7 +161,7 @@ func (c *command) write(cmd *cobra.Command, lo logOptions, wo writeOptions) (err
 		return printJSON(cmd.OutOrStdout(), res)
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d records acknowledged under %s, %.0f/s, p50 %.0f µs, p99 %.0f µs; the log holds offsets %d to %d (exclusive)\n",
-		n, lo.fsync, res.Rate, res.P50, res.P99, res.Head, res.Next)
+		n, o.Fsync, res.Rate, res.P50, res.P99, res.Head, res.Next)
 	return err
 }
 

@@ -10,16 +10,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
+	"github.com/felixlog/felix/internal/dirlock"
 	"github.com/felixlog/felix/storage/vfs"
 )
 
 // Names in the data directory.
 const (
-	lockName = "LOCK"
+	lockName = dirlock.Name
 	nodeName = "node.json"
 	tlsDir   = "tls"
 	keysDir  = "keys"
@@ -93,7 +93,8 @@ type DataDir struct {
 	fs     vfs.FS
 	lock   io.Closer
 	boot   string
-	shards string // the storage directory, if there is one
+	shards string    // the storage directory, if there is one
+	held   io.Closer // the lock of the storage directory, once it is taken
 	stored nodeFile
 }
 
@@ -140,9 +141,9 @@ func OpenDataDir(fsys vfs.FS, dir, boot string) (_ *DataDir, err error) {
 		return fail("", fmt.Errorf("%w (%s)", ErrForeign, d.Stray[0]), "choose an empty directory with --data")
 	}
 
-	d.lock, err = fsys.Lock(filepath.Join(dir, lockName))
+	d.lock, err = dirlock.Lock(fsys, dir)
 	if errors.Is(err, vfs.ErrLocked) {
-		return fail("", fmt.Errorf("%w%s", ErrInUse, d.holder()), "stop it, or give this one a directory of its own with --data")
+		return fail("", inUse(err), "stop it, or give this one a directory of its own with --data")
 	}
 	if err != nil {
 		return fail(lockName, cause(err), hint(err))
@@ -179,7 +180,7 @@ func OpenDataDir(fsys vfs.FS, dir, boot string) (_ *DataDir, err error) {
 	if err := d.store(); err != nil {
 		return fail(nodeName, cause(err), hint(err))
 	}
-	if err := d.note(); err != nil {
+	if err := dirlock.Note(fsys, dir); err != nil {
 		return fail(lockName, cause(err), hint(err))
 	}
 	return d, nil
@@ -267,6 +268,46 @@ func (d *DataDir) checkPlaces(root string) error {
 	return nil
 }
 
+// openShards takes the storage directory, which is made if there was none. It has a lock
+// of its own: another broker's settings may name it too, and so may another path.
+func (d *DataDir) openShards(root string) error {
+	// Who has it is said first: whether what it holds is this broker's is then beside the point.
+	if _, err := d.fs.Stat(filepath.Join(root, lockName)); err == nil {
+		if err := d.lockShards(root); err != nil {
+			return err
+		}
+	}
+	if err := d.checkPlaces(root); err != nil {
+		return err
+	}
+	if err := mkdirDurable(d.fs, root); err != nil {
+		return &DirError{Dir: root, Err: cause(err), Hint: hint(err)}
+	}
+	return d.lockShards(root)
+}
+
+func (d *DataDir) lockShards(root string) (err error) {
+	if d.held != nil {
+		return nil
+	}
+	d.held, err = dirlock.Take(d.fs, root)
+	switch {
+	case errors.Is(err, vfs.ErrLocked):
+		return &DirError{Dir: root, Path: lockName, Err: inUse(err), Hint: "stop it, or give this one a storage directory of its own with --storage-dir"}
+	case err != nil:
+		return &DirError{Dir: root, Path: lockName, Err: cause(err), Hint: hint(err)}
+	}
+	return nil
+}
+
+// release lets go of both directories.
+func (d *DataDir) release() (err error) {
+	if d.held != nil {
+		err = d.held.Close()
+	}
+	return errors.Join(err, d.lock.Close())
+}
+
 // directories are those in dir that Felix may have made; a dir that is missing has none.
 func directories(fsys vfs.FS, dir string) (names []string, err error) {
 	entries, err := fsys.ReadDir(dir)
@@ -284,11 +325,11 @@ func directories(fsys vfs.FS, dir string) (names []string, err error) {
 // Close marks the directory clean if the stop was graceful and releases it.
 func (d *DataDir) Close(graceful bool) error {
 	if !graceful {
-		return d.lock.Close()
+		return d.release()
 	}
 	placed, err := d.placed()
 	d.stored.Clean, d.stored.Placed = true, placed
-	return errors.Join(err, d.store(), d.lock.Close())
+	return errors.Join(err, d.store(), d.release())
 }
 
 // store replaces node.json whole: a temporary, flush, rename, flush of the directory.
@@ -339,27 +380,13 @@ func (d *DataDir) readAll(name string) ([]byte, error) {
 	return raw, errors.Join(err, f.Close())
 }
 
-// note writes this process's id into the lock file, for whoever is refused.
-func (d *DataDir) note() error {
-	f, err := d.fs.OpenFile(d.Path(lockName), vfs.ReadWrite)
-	if err != nil {
-		return err
+// inUse is ErrInUse with the process that a refused lock names, if it names one.
+func inUse(err error) error {
+	var held *dirlock.HeldError
+	if errors.As(err, &held) && held.Holder != 0 {
+		return fmt.Errorf("%w %d", ErrInUse, held.Holder)
 	}
-	err = f.Truncate(0)
-	if err == nil {
-		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-	}
-	return errors.Join(err, f.Close())
-}
-
-// holder names the process in the lock file, if it says.
-func (d *DataDir) holder() string {
-	raw, err := d.readAll(lockName)
-	pid, perr := strconv.Atoi(strings.TrimSpace(string(raw)))
-	if err != nil || perr != nil {
-		return ""
-	}
-	return " " + strconv.Itoa(pid)
+	return ErrInUse
 }
 
 // cause strips the path from what the system answered: the DirError names it.

@@ -104,7 +104,7 @@ func Start(ctx context.Context, o Options) (_ *Node, err error) {
 		return nil, fmt.Errorf("storage: %w", err)
 	}
 	if n.plan.root != "" {
-		if err := n.data.checkPlaces(n.plan.root); err != nil {
+		if err := n.data.openShards(n.plan.root); err != nil {
 			return nil, err
 		}
 	}
@@ -186,7 +186,7 @@ func (n *Node) reportStrays() error {
 		return &DirError{Dir: n.plan.root, Err: cause(err), Hint: hint(err)}
 	}
 	for _, e := range entries {
-		if !e.IsDir() {
+		if !e.IsDir() && e.Name() != lockName {
 			n.log.Warn("file among the shards is not Felix's and is left alone", "dir", n.plan.root, "file", e.Name())
 		}
 	}
@@ -285,9 +285,6 @@ func (n *Node) openBroker(ctx context.Context) error {
 		}
 	}
 	if n.plan.root != "" {
-		if err := mkdirDurable(n.o.FS, n.plan.root); err != nil {
-			return &DirError{Dir: n.plan.root, Err: cause(err), Hint: hint(err)}
-		}
 		if err := n.reportStrays(); err != nil {
 			return err
 		}
