@@ -5,20 +5,31 @@ package storage
 const applyMost = 256
 
 // applyGroups completes groups in offset order, at most applyMost. l.mu is held before
-// and after, not while a hook or a Done runs.
-func (l *Log) applyGroups() {
+// and after, not while a hook or a Done runs or somebody is woken; own is who calls.
+func (l *Log) applyGroups(own *waiter) {
 	m := &l.mu
 	m.applying = true
 	for n := 0; n < applyMost && m.apply.head != nil && m.exclusives == 0; n++ {
 		g := m.apply.pop()
 		m.inCount -= len(g.Batches)
 		m.inBytes -= g.bytes
-		m.Unlock()
-		l.complete(g)
-		m.Lock()
+		if l.isOwn(g, own) {
+			g.Batches[0].complete()
+		} else {
+			m.Unlock()
+			l.complete(g)
+			m.Lock()
+		}
+		l.putGroup(g)
 	}
 	m.applying = false
 	l.freed()
+}
+
+// isOwn says whether g is nothing but the batch of who calls: there is nobody to be woken
+// and no callback to run. l.mu is held.
+func (l *Log) isOwn(g *Group, own *waiter) bool {
+	return len(g.Batches) == 1 && &g.Batches[0].wait == own && g.Batches[0].Done == nil && l.opt.Hooks.Stable == nil
 }
 
 // complete runs the hook and the callbacks of one group.
@@ -29,7 +40,6 @@ func (l *Log) complete(g *Group) {
 	for _, b := range g.Batches {
 		b.complete()
 	}
-	l.putGroup(g)
 }
 
 // completeAll completes what has an outcome, when nothing else does.
@@ -43,6 +53,7 @@ func (l *Log) completeAll() {
 		l.mu.Unlock()
 		l.complete(g)
 		l.mu.Lock()
+		l.putGroup(g)
 	}
 }
 

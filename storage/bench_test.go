@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/felixlog/felix/internal/testkit/disk"
 	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/storage/vfs"
 )
@@ -25,6 +26,7 @@ func BenchmarkAppend(b *testing.B) {
 				name := fmt.Sprintf("%v/batch%d/appenders%d", mode, batch, appenders)
 				b.Run("bare/"+name, func(b *testing.B) { benchBare(b, mode, batch, appenders) })
 				b.Run("log/"+name, func(b *testing.B) { benchLog(b, mode, batch, appenders) })
+				b.Run("code/"+name, func(b *testing.B) { benchCode(b, mode, batch, appenders) })
 			}
 		}
 	}
@@ -58,13 +60,20 @@ func benchLog(b *testing.B, mode FsyncMode, batch, appenders int) {
 	benchOptions(b, DiskOptions{}, Options{Fsync: mode, Preallocate: true}, batch, appenders)
 }
 
+// benchCode is the log without its disk: what its own code costs.
+func benchCode(b *testing.B, mode FsyncMode, batch, appenders int) {
+	fsys := nullFS{disk.NewStrict(1, disk.Options{})}
+	benchOptions(b, DiskOptions{FS: fsys}, Options{FS: fsys, Fsync: mode}, batch, appenders)
+}
+
 func benchOptions(b *testing.B, do DiskOptions, o Options, batch, appenders int) {
 	d, err := NewDisk(do)
 	if err != nil {
 		b.Fatal(err)
 	}
 	o.Disk = d
-	l, err := Open(b.Context(), b.TempDir(), o)
+	ctx := b.Context() // as callers have: one that may end
+	l, err := Open(ctx, b.TempDir(), o)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -213,14 +213,16 @@ func (d *Disk) worker() {
 	}
 }
 
-// getGroup gives an empty group: the log's spare one, or one of the disk's.
+// getGroup gives an empty group: the log's spare one, or one of the disk's. l.mu is held.
 func (l *Log) getGroup() *Group {
-	if g := l.spareGroup.Load(); g != nil && l.spareGroup.CompareAndSwap(g, nil) {
+	if g := l.mu.spare; g != nil {
+		l.mu.spare = nil
 		return g
 	}
 	return l.disk.groups.Get().(*Group)
 }
 
+// putGroup keeps g, which nobody uses any more. l.mu is held.
 func (l *Log) putGroup(g *Group) {
 	clear(g.Batches)
 	buf, batches := g.buf[:0], g.Batches[:0]
@@ -232,7 +234,8 @@ func (l *Log) putGroup(g *Group) {
 	}
 	g.Batches, g.buf, g.Encoded, g.link = batches, buf, nil, nil
 	g.Err, g.Timestamp, g.bytes = nil, 0, 0
-	if cap(buf) <= spareBuffer && cap(batches) <= spareBatches && l.spareGroup.Load() == nil && l.spareGroup.CompareAndSwap(nil, g) {
+	if cap(buf) <= spareBuffer && cap(batches) <= spareBatches && l.mu.spare == nil {
+		l.mu.spare = g
 		return
 	}
 	l.disk.groups.Put(g)

@@ -72,9 +72,6 @@ type Log struct {
 	markMoved  atomic.Bool  // the mark on disk is behind, and to be written
 	pinned     atomic.Pointer[segmentFile]
 
-	// Kept for the next append, so that a lone appender does without the pool.
-	spareGroup atomic.Pointer[Group]
-
 	// Of the tending token's holder.
 	markPos       filePos     // what durable.mark on disk says
 	pushed        filePos     // dirty data is pushed out up to here
@@ -125,6 +122,7 @@ type logMu struct {
 	prepared   *prepared      // the next segment's empty file
 	durablePos filePos        // how far the device is known to have the log
 	lastBatch  int            // batches in the last group
+	spare      *Group         // for the next append, so that a lone appender does without the pool
 	preparing  bool           // somebody makes the next segment's file
 	tendAgain  bool           // asked for while it was under way
 }

@@ -85,7 +85,7 @@ func (l *Log) pump(d *duty) {
 		case actApply:
 			d.applied = d.over()
 			d.applies--
-			l.applyGroups()
+			l.applyGroups(d.own)
 		case actFlush:
 			d.flushes--
 			l.flushGroups()
@@ -168,7 +168,7 @@ func (l *Log) work1() bool {
 	defer l.mu.Unlock()
 	switch l.choose(&duty{}) {
 	case actApply:
-		l.applyGroups()
+		l.applyGroups(nil)
 	case actFlush:
 		l.flushGroups()
 	case actWrite:
