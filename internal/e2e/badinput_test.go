@@ -76,7 +76,7 @@ func (p *process) bystander(stream string) *bystander {
 	})
 	select {
 	case <-first:
-	case <-time.After(time.Minute):
+	case <-time.After(patience):
 		p.t.Fatal("the bystander does not publish")
 	}
 	return b
@@ -108,7 +108,7 @@ func (p *process) hostile(t *testing.T) *hostile {
 			t.Log(err)
 		}
 	})
-	require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	return &hostile{t, conn, wire.NewReader(conn, wire.DefaultMaxFrame)}
 }
 
@@ -258,7 +258,7 @@ func TestBadInput(t *testing.T) {
 		for range 8 {
 			conn, err := net.Dial("tcp", p.clients)
 			require.NoError(t, err)
-			require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+			require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 			// The broker hangs up in the middle of it.
 			if _, err := conn.Write(noise); err != nil {
 				t.Log(err)
@@ -287,7 +287,7 @@ func TestBadInput(t *testing.T) {
 		for range 8 {
 			conn, err := net.Dial("tcp", p.HTTP)
 			require.NoError(t, err)
-			require.NoError(t, conn.SetDeadline(time.Now().Add(30*time.Second)))
+			require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 			if _, err := conn.Write(append([]byte("x\r\n\r\n"), noise...)); err != nil {
 				t.Log(err)
 			}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -189,12 +190,41 @@ func BenchmarkCachePut64(b *testing.B) {
 	})
 }
 
-func BenchmarkQueue1(b *testing.B)   { benchQueue(b, 1) }
-func BenchmarkQueue100(b *testing.B) { benchQueue(b, 100) }
+// BenchmarkQueue1 has four consumers handle b.N records, each one at a time.
+func BenchmarkQueue1(b *testing.B) {
+	groups := benchGroups(b)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	var handled atomic.Int64
+	b.ReportAllocs()
+	defer cpu(b)()
+	b.ResetTimer()
+	var working sync.WaitGroup
+	for _, g := range groups {
+		working.Go(func() {
+			err := g.Consume(ctx, func(context.Context, client.Message) error {
+				if handled.Add(1) == int64(b.N) {
+					stop()
+				}
+				return nil
+			}, client.WithConcurrency(1), client.OnConsumeError(func(err error) { b.Error(err) }))
+			if err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	working.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+}
 
-// benchQueue has four workers claim and ack b.N records, each worker with a client of
-// its own.
-func benchQueue(b *testing.B, most int) {
+// BenchmarkQueue100 has four workers claim and ack b.N records in hundreds.
+func BenchmarkQueue100(b *testing.B) { benchClaims(b, 100) }
+
+// BenchmarkQueueByHand is BenchmarkQueue1 with a request for each claim and each ack.
+func BenchmarkQueueByHand(b *testing.B) { benchClaims(b, 1) }
+
+// benchGroups is a group on a stream of b.N records, for four workers with a client each.
+func benchGroups(b *testing.B) []*client.Group {
 	s, n := startBench(b)
 	s.createStream(b, n.HTTPURL(), api.Stream{Stream: "orders", Shards: 1, Durable: true})
 	c := s.dial(b, n.ClientAddr())
@@ -211,6 +241,11 @@ func benchQueue(b *testing.B, most int) {
 		_, err := groups[i].Describe(context.Background(), 0)
 		require.NoError(b, err)
 	}
+	return groups
+}
+
+func benchClaims(b *testing.B, most int) {
+	groups := benchGroups(b)
 	b.ReportAllocs()
 	defer cpu(b)()
 	b.ResetTimer()

@@ -200,11 +200,11 @@ func (c *crash) pause(d time.Duration) {
 // await waits until n records have been acknowledged.
 func (c *crash) await(n int64) {
 	c.t.Helper()
-	end := time.Now().Add(time.Minute)
+	end := time.Now().Add(patience)
 	for c.count.Load() < n {
 		c.pause(time.Millisecond)
 		if time.Now().After(end) {
-			c.t.Fatalf("%d records acknowledged after a minute, not %d\n%s", c.count.Load(), n, c.broker.stderr)
+			c.t.Fatalf("%d records acknowledged after so long, not %d\n%s", c.count.Load(), n, c.broker.stderr)
 		}
 	}
 }
@@ -287,7 +287,7 @@ func (c *crash) check(acked []ackedAt) {
 func (c *crash) compareFollowers() {
 	t := c.t
 	t.Helper()
-	end := time.Now().Add(time.Minute)
+	end := time.Now().Add(patience)
 	for i := range c.subs {
 		f := &c.subs[i]
 		for shard := range c.log {

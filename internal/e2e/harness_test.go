@@ -27,6 +27,9 @@ import (
 	"github.com/felixlog/felix/internal/node"
 )
 
+// patience bounds every wait of a test: far more than anything takes.
+const patience = 3 * time.Minute
+
 // childEnv makes this test program a broker: its value is the options as JSON.
 const childEnv = "FELIX_E2E_BROKER"
 
@@ -45,6 +48,7 @@ func TestMain(m *testing.M) {
 type settings struct {
 	Dir, Listen, HTTP string
 	Fsync             string
+	StorageDir        string // of the shards; empty: in the data directory
 	// DataLimit is how much memory of its own the process may map, in bytes: 0 sets no limit.
 	DataLimit uint64
 }
@@ -53,7 +57,7 @@ func (s *settings) options() node.Options {
 	c := config.Defaults()
 	c.Data = filepath.Join(s.Dir, "data")
 	c.Listen, c.HTTP.Listen = s.Listen, s.HTTP
-	c.Storage.MinFree = 0
+	c.Storage.MinFree, c.Storage.Dir = 0, s.StorageDir
 	if s.Fsync != "" {
 		c.Storage.FsyncMode = s.Fsync
 	}
@@ -80,7 +84,7 @@ func serve(options string) error {
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return n.Stop(ctx)
 }
@@ -103,8 +107,29 @@ func newProcess(t testing.TB, fsync string) *process {
 	return p
 }
 
-// start runs the broker, on the ports it had before.
+// start runs the broker, on the ports it had before. Meanwhile the system may have given
+// one of them to another program, for as long as that needs it.
 func (p *process) start() {
+	p.t.Helper()
+	for until := time.Now().Add(patience); ; {
+		line, err := p.launch()
+		if err == nil {
+			fields := strings.Fields(line)
+			require.Len(p.t, fields, 2, line)
+			p.clients, p.http = fields[0], fields[1]
+			p.Listen, p.HTTP = p.clients, strings.TrimPrefix(p.http, "http://")
+			return
+		}
+		ended := p.cmd.Wait()
+		p.cmd = nil
+		if !strings.Contains(p.stderr.String(), "another process listens there") || time.Now().After(until) {
+			p.t.Fatalf("the broker did not start: %v, %v: %s", err, ended, p.stderr)
+		}
+	}
+}
+
+// launch starts a process and returns what it says when it serves.
+func (p *process) launch() (string, error) {
 	p.t.Helper()
 	options, err := json.Marshal(&p.settings)
 	require.NoError(p.t, err)
@@ -117,12 +142,7 @@ func (p *process) start() {
 	out, err := p.cmd.StdoutPipe()
 	require.NoError(p.t, err)
 	require.NoError(p.t, p.cmd.Start())
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(p.t, err, "the broker did not start: %s", p.stderr)
-	fields := strings.Fields(line)
-	require.Len(p.t, fields, 2, line)
-	p.clients, p.http = fields[0], fields[1]
-	p.Listen, p.HTTP = p.clients, strings.TrimPrefix(p.http, "http://")
+	return bufio.NewReader(out).ReadString('\n')
 }
 
 // kill ends the process as kill -9 does.
@@ -220,7 +240,7 @@ func (p *process) createStream(name string, shards int) {
 // soon is a context that ends long after any of these tests should have.
 func soon(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -290,7 +290,7 @@ func TestALapsedClaimIsHandedOutAgain(t *testing.T) {
 	_, _, g := queueFixture(t, 1)
 	first := poll(t, g, 1, client.WithVisibility(50*time.Millisecond))
 	require.Equal(t, 1, first[0].Attempts)
-	again := poll(t, g, 1, client.WithWait(20*time.Second))
+	again := poll(t, g, 1, client.WithWait(time.Minute))
 	require.Len(t, again, 1)
 	require.Equal(t, 2, again[0].Attempts)
 	require.ErrorIs(t, g.Nack(soon(t), first[0]), client.ErrStaleClaim)

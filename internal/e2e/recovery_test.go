@@ -36,7 +36,7 @@ func TestCase117RestartNeedsNoMoreMemoryThanNormalUse(t *testing.T) {
 	producer, err := p.dial().Producer("orders")
 	require.NoError(t, err)
 	record := make([]byte, payload)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute+time.Duration(mib)*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience+time.Duration(mib)*time.Second)
 	defer cancel()
 	for n := range records {
 		binary.BigEndian.PutUint64(record, n)
@@ -62,7 +62,7 @@ func TestCase117RestartNeedsNoMoreMemoryThanNormalUse(t *testing.T) {
 	require.Eventually(t, func() bool {
 		require.Equal(t, http.StatusOK, await("/live"), "alive all the while")
 		return await("/ready") == http.StatusOK
-	}, time.Minute, 5*time.Millisecond, "%s", p.stderr)
+	}, patience, 5*time.Millisecond, "%s", p.stderr)
 	t.Logf("%d MiB: ready in %v; peak of writing %d MiB, of the restart %d MiB", mib, time.Since(began), peak>>20, p.statusBytes("VmHWM")>>20)
 	require.LessOrEqual(t, p.statusBytes("VmHWM"), peak+recoverySlack)
 
