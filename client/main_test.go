@@ -39,10 +39,13 @@ func dial(t testing.TB, b *felixtest.Broker, opts ...ClientOption) *Client {
 	return c
 }
 
+// patience bounds every wait of a test: far more than anything takes.
+const patience = 2 * time.Minute
+
 // soon is a context that ends long after any of these tests should have.
 func soon(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -115,7 +115,7 @@ func wait[T any](t testing.TB, c <-chan T, what string) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		require.FailNow(t, "never happened: "+what)
 		panic(what)
 	}

@@ -145,7 +145,7 @@ func TestDriveLeavesWhatKeepsComing(t *testing.T) {
 		l.Drive(true)
 		close(driven)
 	}()
-	short, cancel := context.WithTimeout(ctx, 10*time.Second)
+	short, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	select {
 	case <-driven:

@@ -7,10 +7,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/felixlog/felix/wire"
@@ -280,9 +282,18 @@ func (b *Broker) Stop() {
 	b.wg.Wait()
 }
 
-// Restart accepts connections again on the same port, with the same records.
+// portPatience is how long Restart waits for its port.
+const portPatience = 30 * time.Second
+
+// Restart accepts connections again on the same port, with the same records. While the
+// broker was stopped the system may have given the port to another program: it is waited
+// for, half a minute.
 func (b *Broker) Restart() error {
 	l, err := net.Listen("tcp", b.addr)
+	for until := time.Now().Add(portPatience); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(until); {
+		<-time.After(time.Millisecond)
+		l, err = net.Listen("tcp", b.addr)
+	}
 	if err != nil {
 		return fmt.Errorf("felixtest: %w", err)
 	}

@@ -133,7 +133,7 @@ func killOnce(t *testing.T, mode storage.FsyncMode, dir string, acked map[storag
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, exe)
 	cmd.Env = append(os.Environ(), childEnv+"="+mode.String()+":"+dir)
