@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/felixlog/felix/client/felixtest"
+	"github.com/felixlog/felix/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // quick is a retry policy that does not make tests wait.
 var quick = RetryPolicy{Attempts: 50, Base: time.Millisecond, Max: 20 * time.Millisecond}

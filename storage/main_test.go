@@ -3,7 +3,7 @@ package storage
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/felixlog/felix/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }

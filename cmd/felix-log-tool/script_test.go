@@ -6,7 +6,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"go.uber.org/goleak"
+
+	"github.com/felixlog/felix/internal/testkit/leak"
 )
 
 // leakChecked runs the tests and then looks for goroutines they left.
@@ -14,7 +15,7 @@ type leakChecked struct{ m *testing.M }
 
 func (l leakChecked) Run() int {
 	code := l.m.Run()
-	if err := goleak.Find(); code == 0 && err != nil {
+	if err := leak.Find(leak.Patience); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
+
+	"github.com/felixlog/felix/internal/testkit/leak"
 )
 
 // asFelix makes this test program the felix command: commands that run a broker of
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asFelix) != "" {
 		os.Exit(mainCode())
 	}
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 // shell is a user's place: a folder, a home, and felix as a command.

@@ -13,16 +13,16 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/internal/testkit/leak"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // fixture is a server over a catalog with tenants default and other, each with a
 // namespace default.

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/felixlog/felix/client"
@@ -25,6 +24,7 @@ import (
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/config"
 	"github.com/felixlog/felix/internal/node"
+	"github.com/felixlog/felix/internal/testkit/leak"
 )
 
 // patience bounds every wait of a test: far more than anything takes.
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 // settings are what a test changes of a broker's defaults.

@@ -11,13 +11,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/felixlog/felix/internal/testkit/disk"
+	"github.com/felixlog/felix/internal/testkit/leak"
 	"github.com/felixlog/felix/storage/vfs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func put(t *testing.T, dir, name, text string) {
 	t.Helper()

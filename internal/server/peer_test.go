@@ -16,15 +16,15 @@ import (
 
 	"github.com/quic-go/quic-go"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/internal/testkit/leak"
 	"github.com/felixlog/felix/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // patience bounds every wait of a test: far more than anything takes.
 const patience = time.Minute

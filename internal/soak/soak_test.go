@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/felixlog/felix/internal/config"
 	"github.com/felixlog/felix/internal/node"
+	"github.com/felixlog/felix/internal/testkit/leak"
 )
 
 // asBroker makes this test program a broker, for when there is no felix at hand.
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 // serve is `felix serve` with flags that each have a value.

@@ -187,7 +187,7 @@ func TestEveryPackageExplainsItself(t *testing.T) {
 		switch {
 		case test(name):
 			tests[dir] = true
-			if bytes.Contains(text, []byte("goleak.")) {
+			if bytes.Contains(text, []byte("leak.")) {
 				leaks[dir] = true
 			}
 		case path.Base(name) == "doc.go":

@@ -12,9 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/felixlog/felix/internal/testkit/disk"
+	"github.com/felixlog/felix/internal/testkit/leak"
 	"github.com/felixlog/felix/storage"
 )
 
@@ -22,7 +21,7 @@ func TestMain(m *testing.M) {
 	if child := os.Getenv(childEnv); child != "" {
 		os.Exit(runChild(child))
 	}
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 // setting reads a number from the environment.

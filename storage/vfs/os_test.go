@@ -9,14 +9,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/felixlog/felix/internal/testkit/disk"
 	"github.com/felixlog/felix/internal/testkit/heap"
+	"github.com/felixlog/felix/internal/testkit/leak"
 	"github.com/felixlog/felix/storage/vfs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func TestModes(t *testing.T) {
 	if runtime.GOOS == "windows" {

@@ -3,12 +3,11 @@ package disk
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/felixlog/felix/internal/testkit/leak"
 	"github.com/felixlog/felix/storage/vfs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func TestConformance(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) (vfs.FS, string){

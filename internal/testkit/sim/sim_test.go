@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/felixlog/felix/internal/replica"
-	"go.uber.org/goleak"
+	"github.com/felixlog/felix/internal/testkit/leak"
 )
 
 var (
@@ -30,7 +30,7 @@ var (
 func TestMain(m *testing.M) {
 	// Runs are short and leave only garbage: half of their time would go into collecting it.
 	debug.SetGCPercent(400)
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 func options(t *testing.T) Options {
