@@ -85,12 +85,38 @@ func (r *Reader) Buffered() bool {
 	if r.err != nil {
 		return true
 	}
-	n := r.w - r.r
-	if n < HeaderBytes {
-		return false
+	total, err := r.pending()
+	return err != nil || r.w-r.r >= total
+}
+
+// pending is how many bytes the next frame needs, as far as that is known.
+func (r *Reader) pending() (int, error) {
+	if r.w-r.r < HeaderBytes {
+		return HeaderBytes, nil
 	}
 	h, err := ParseHeader(r.cur.buf[r.r:], r.limit)
-	return err != nil || n >= HeaderBytes+int(h.Length)
+	return HeaderBytes + int(h.Length), err
+}
+
+// Gather is Buffered, but if a part of a frame of at most so many bytes is there it reads
+// on first: with read, which gives what has arrived without waiting, for as long as it
+// gives something.
+func (r *Reader) Gather(most int, read func([]byte) int) bool {
+	for !r.Buffered() {
+		total, err := r.pending()
+		if err != nil || r.w == r.r || total > most {
+			return false
+		}
+		r.makeRoom(total)
+		space := r.cur.buf[r.w:]
+		got := read(space)
+		if got == 0 {
+			return false
+		}
+		r.w += got
+		r.adapt(got, len(space))
+	}
+	return true
 }
 
 // Close gives the memory back. Retained frames stay good. The reader must not

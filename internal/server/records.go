@@ -4,6 +4,9 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // TLS gives out one record at a time, and a client that writes each frame by itself
@@ -32,6 +35,9 @@ type records struct {
 	left int
 	// whole: give out records that are there entirely, and do not wait.
 	whole bool
+	// asks: with whole, see what else has arrived at the socket.
+	asks bool
+	now  arrived
 }
 
 // errNoRecord is temporary, which keeps TLS from taking the connection for broken.
@@ -44,7 +50,12 @@ func (errNoRecord) Temporary() bool { return true }
 // Read implements net.Conn.
 func (c *records) Read(p []byte) (int, error) {
 	if c.whole && c.left == 0 && !c.ready() {
-		return 0, errNoRecord{}
+		if c.asks {
+			c.fillNow()
+		}
+		if !c.ready() {
+			return 0, errNoRecord{}
+		}
 	}
 	need := 1
 	if c.left == 0 {
@@ -77,6 +88,22 @@ func (c *records) ready() bool {
 
 // fill reads from the socket once.
 func (c *records) fill() error {
+	c.makeRoom()
+	n, err := c.Conn.Read(c.buf[c.w:])
+	c.filled(n)
+	if n > 0 {
+		return nil
+	}
+	return err
+}
+
+// fillNow is fill without waiting. What ends the connection is found again by fill.
+func (c *records) fillNow() {
+	c.makeRoom()
+	c.filled(c.now.read(c.Conn, c.buf[c.w:]))
+}
+
+func (c *records) makeRoom() {
 	switch {
 	case c.r == c.w:
 		c.r, c.w = 0, 0
@@ -87,15 +114,51 @@ func (c *records) fill() error {
 	if c.buf == nil {
 		c.buf = make([]byte, recordsLeast)
 	}
-	n, err := c.Conn.Read(c.buf[c.w:])
+}
+
+func (c *records) filled(n int) {
 	c.w += n
 	if c.w == len(c.buf) && len(c.buf) < recordsMost {
 		c.buf = append(make([]byte, 0, recordsMost), c.buf...)[:recordsMost]
 	}
-	if n > 0 {
-		return nil
+}
+
+// arrived reads from a socket what has arrived. It keeps what it needs for that, so that
+// a read allocates nothing.
+type arrived struct {
+	raw  syscall.RawConn
+	once func(fd uintptr) bool
+	into []byte
+	n    int
+	// failed is why nothing was read, which includes that nothing is there.
+	failed error
+}
+
+// read returns 0 when nothing is there, when the connection has ended, and when it is
+// none that can be asked.
+func (a *arrived) read(conn net.Conn, into []byte) int {
+	if a.raw == nil {
+		s, ok := conn.(syscall.Conn)
+		if !ok {
+			return 0
+		}
+		raw, err := s.SyscallConn()
+		if err != nil {
+			return 0
+		}
+		a.raw = raw
+		a.once = func(fd uintptr) bool {
+			a.n, a.failed = unix.Read(int(fd), a.into)
+			return true
+		}
 	}
-	return err
+	a.into, a.n, a.failed = into, 0, nil
+	err := a.raw.Read(a.once)
+	a.into = nil
+	if err != nil || a.failed != nil {
+		return 0
+	}
+	return a.n
 }
 
 // tcpLink is a client's TLS connection.
@@ -118,6 +181,22 @@ func (l tcpLink) Read(p []byte) (int, error) {
 		}
 	}
 	return n, err
+}
+
+// readNow gives what has arrived, without waiting; 0 when that is nothing.
+func (l tcpLink) readNow(p []byte) int {
+	l.records.whole, l.records.asks = true, true
+	n := 0
+	for n < len(p) {
+		m, err := l.Conn.Read(p[n:])
+		n += m
+		if err != nil {
+			// As in Read: what is lasting is found again.
+			break
+		}
+	}
+	l.records.whole, l.records.asks = false, false
+	return n
 }
 
 // socket is the connection below TLS.

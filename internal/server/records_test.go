@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/wire"
 )
 
 // heldConn keeps what is written until it is let go in one piece.
@@ -48,15 +50,24 @@ func (c *heldConn) release(t *testing.T) {
 
 // recordPair is a client and a server link, shaken hands.
 func recordPair(t *testing.T) (*tls.Conn, *heldConn, tcpLink) {
+	return recordPairOver(t, "tcp", "127.0.0.1:0")
+}
+
+// arrivingPair is a recordPair where what was written has arrived.
+func arrivingPair(t *testing.T) (*tls.Conn, *heldConn, tcpLink) {
+	return recordPairOver(t, "unix", filepath.Join(t.TempDir(), "socket"))
+}
+
+func recordPairOver(t *testing.T, network, address string) (*tls.Conn, *heldConn, tcpLink) {
 	paths, _, err := auth.EnsureCertificates(t.TempDir(), auth.CertificateOptions{})
 	require.NoError(t, err)
 	cert, err := auth.LoadCertificate(paths.Cert, paths.Key)
 	require.NoError(t, err)
 	trust, err := auth.ClientTLS(paths.CA, "localhost")
 	require.NoError(t, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen(network, address)
 	require.NoError(t, err)
-	near, err := net.Dial("tcp", listener.Addr().String())
+	near, err := net.Dial(network, listener.Addr().String())
 	require.NoError(t, err)
 	far, err := listener.Accept()
 	require.NoError(t, err)
@@ -171,4 +182,58 @@ func TestEndOfConnectionAfterRecords(t *testing.T) {
 	require.Equal(t, "last words", string(got[:n]))
 	_, err = link.Read(got)
 	require.ErrorIs(t, err, io.EOF)
+}
+
+// readNow gives every record that has arrived whole, and never waits for one.
+func TestReadNow(t *testing.T) {
+	client, held, link := arrivingPair(t)
+	got := make([]byte, 256<<10)
+	require.Zero(t, link.readNow(got))
+
+	held.hold = true
+	want := bytes.Repeat([]byte("0123456789abcdef"), 6<<10)
+	_, err := client.Write(want)
+	require.NoError(t, err)
+	_, err = client.Write([]byte("the second half comes later"))
+	require.NoError(t, err)
+	all := held.buf.Bytes()
+	_, err = held.Conn.Write(all[:len(all)-10])
+	require.NoError(t, err)
+	n := 0
+	for m := link.readNow(got); m > 0; m = link.readNow(got[n:]) {
+		n += m
+	}
+	require.True(t, bytes.Equal(want, got[:n]))
+
+	_, err = held.Conn.Write(all[len(all)-10:])
+	require.NoError(t, err)
+	n = link.readNow(got)
+	require.Equal(t, "the second half comes later", string(got[:n]))
+
+	held.hold = false
+	require.NoError(t, client.CloseWrite())
+	require.Zero(t, link.readNow(got))
+	_, err = link.Read(got)
+	require.ErrorIs(t, err, io.EOF)
+}
+
+// Frames that are larger than one read are one burst when they have arrived.
+func TestGuardBurstOfLargeFrames(t *testing.T) {
+	client, held, link := arrivingPair(t)
+	require.NoError(t, held.Conn.(*net.UnixConn).SetWriteBuffer(1<<20))
+	frame := wire.AppendPublishBatch(nil, &wire.PublishBatchFrame{Tenant: "t", Namespace: "n", Stream: "s", Payloads: [][]byte{make([]byte, 80<<10)}})
+	_, err := client.Write(append(frame, frame...))
+	require.NoError(t, err)
+
+	s := &session{link: link}
+	s.ahead.init(link, func(func()) {})
+	s.reader = wire.NewReader(&s.ahead, 1<<20)
+	defer s.reader.Close()
+	f, err := s.reader.Next()
+	require.NoError(t, err)
+	require.False(t, s.hasMore(burstBytes), "a burst has an end")
+	require.True(t, s.hasMore(len(f.Payload)))
+	_, err = s.reader.Next()
+	require.NoError(t, err)
+	require.False(t, s.hasMore(len(f.Payload)))
 }

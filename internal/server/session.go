@@ -122,7 +122,7 @@ func (s *session) authenticate() error {
 	return nil
 }
 
-// read handles frames until the stream ends. It takes everything that has arrived,
+// read handles frames until the stream ends. It takes what has arrived, within bounds,
 // then drives the shards that were touched, then writes what there is to answer.
 func (s *session) read() error {
 	for {
@@ -135,9 +135,10 @@ func (s *session) read() error {
 			return err
 		}
 		s.out.hold()
-		for {
+		for taken := 0; ; {
+			taken += len(frame.Payload)
 			err = s.handle(frame)
-			if err != nil || s.ended || !s.reader.Buffered() {
+			if err != nil || s.ended || !s.hasMore(taken) {
 				break
 			}
 			if frame, err = s.reader.Next(); err != nil {
@@ -152,6 +153,20 @@ func (s *session) read() error {
 			return errEnded
 		}
 	}
+}
+
+// burstBytes is how much a burst reads on for. A log writes no more at once either.
+const burstBytes = 1 << 20
+
+// hasMore reports whether another frame has arrived, after so many bytes of a burst.
+// Frames larger than a read would otherwise be driven, and flushed, one by one.
+func (s *session) hasMore(taken int) bool {
+	l, ok := s.link.(interface{ readNow(p []byte) int })
+	// While somebody may be reading ahead, the link is not ours alone.
+	if !ok || s.ahead.used {
+		return s.reader.Buffered()
+	}
+	return s.reader.Gather(burstBytes-taken, l.readNow)
 }
 
 // settleBurst drives what was touched and writes what was answered.
