@@ -187,6 +187,13 @@ var Profiles = map[string]func(*Shape){
 		s.FaultTime = 30 * time.Second
 		s.Factor, s.Fsync = 5, storage.OnCommit
 	},
+	// anew: logs that begin anew at a moving head, and are fed one record at a time.
+	"anew": func(s *Shape) {
+		s.Churn, s.Retention, s.SmallShips, s.Wipes = true, true, true, true
+		s.FaultTime = 30 * time.Second
+		s.Factor, s.Workload = 3, StreamWorkload
+		s.Fsync, s.Consistency = storage.OnCommit, meta.ConsistencyQuorum
+	},
 	// joint: set changes whose transactions are long under way.
 	"joint": func(s *Shape) {
 		s.Churn, s.Sets, s.SlowMeta = true, true, true

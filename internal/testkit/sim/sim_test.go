@@ -128,6 +128,8 @@ var found = []struct {
 	// them, and got one record further with each opening.
 	{"begun anew below the statement, after a kill", Options{Seed: 25, Profile: "chain", Memory: true, Keep: []int{13, 14, 35}}},
 	{"begun anew below the statement, after a power cut", Options{Seed: 72, Profile: "chain", Memory: true, Keep: []int{5, 17, 32, 36}}},
+	// A candidate whose mark was behind refused what it had compared, and asked for ever.
+	{"candidate begun anew above the mark", Options{Seed: 4, Profile: "anew", Memory: true}},
 }
 
 // TestFound runs what once found a fault.
