@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/testkit/heap"
 )
 
 // hotMessages are those that a busy stream carries.
@@ -37,9 +39,9 @@ func TestHotMessagesAllocateNothing(t *testing.T) {
 	var d Decoder
 	buf := make([]byte, 0, 64<<10)
 	for _, m := range hotMessages() {
-		require.LessOrEqual(t, testing.AllocsPerRun(100, func() { buf = AppendMessage(buf[:0], m) }), float64(poolAllocs), "writing %s", m.Type())
+		require.LessOrEqual(t, heap.Allocs(100, func() { buf = AppendMessage(buf[:0], m) }), float64(poolAllocs), "writing %s", m.Type())
 		payload := bytes.Clone(buf[HeaderBytes:])
-		require.LessOrEqual(t, testing.AllocsPerRun(100, func() {
+		require.LessOrEqual(t, heap.Allocs(100, func() {
 			if _, err := d.Decode(payload); err != nil {
 				panic(err)
 			}
@@ -52,7 +54,7 @@ func TestBinaryAllocatesNothing(t *testing.T) {
 	buf := make([]byte, 0, 64<<10)
 	e := EventBatch{EventBatchHeader: EventBatchHeader{Shape: FlagBinaryEventBatchShared | FlagEventBatchOffsets, BaseOffset: 9}, Payloads: make([][]byte, 64)}
 	a := PublishAck{RequestID: 9, HasOffset: true, Offset: 5}
-	require.Zero(t, testing.AllocsPerRun(100, func() {
+	require.Zero(t, heap.Allocs(100, func() {
 		buf = AppendEventBatch(buf[:0], &e)
 		if err := e.Decode(e.Shape, buf[HeaderBytes:]); err != nil {
 			panic(err)

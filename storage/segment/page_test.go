@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/felixlog/felix/internal/testkit/heap"
 	"github.com/felixlog/felix/storage/segment"
 )
 
@@ -130,7 +131,7 @@ func TestReadIntoKeepsItsMemory(t *testing.T) {
 		for range 5 {
 			read()
 		}
-		require.Zero(t, testing.AllocsPerRun(10, read), "payload of %d", payload)
+		require.Zero(t, heap.Allocs(10, read), "payload of %d", payload)
 	}
 }
 
