@@ -9,7 +9,8 @@
 // itself ([probe]): how late a sleep ends, and how long writing and flushing a page takes.
 //
 // [Report.Judge] says whether memory, goroutines or descriptors went on rising over the last half,
-// and which seconds' p99.9 stand out. [Report.Write] leaves the samples as JSON and as
+// and which seconds' p99.9 stand out; [Report.Err] fails the run for either, unless the
+// machine itself stood still then. [Report.Write] leaves the samples as JSON and as
 // a picture.
 //
 // Its goroutines are the load's and the probe's; Run waits for all of them. It is for

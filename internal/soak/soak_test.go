@@ -79,13 +79,13 @@ func brokerCommand(t *testing.T) func(args ...string) *exec.Cmd {
 // A few seconds of everything at once, so that the long run works when it is wanted;
 // FELIX_SOAK_TIME makes it one, which is judged.
 func TestSoak(t *testing.T) {
-	o := Options{Time: 6 * time.Second, Dir: t.TempDir(), Broker: brokerCommand(t), SegmentBytes: 64 << 10, RetentionBytes: 128 << 10}
-	out, judged := t.TempDir(), false
+	o := Options{Time: 6 * time.Second, Dir: t.TempDir(), Broker: brokerCommand(t), SegmentBytes: 64 << 10, RetentionBytes: 128 << 10, StructureOnly: true}
+	out := t.TempDir()
 	if text := os.Getenv("FELIX_SOAK_TIME"); text != "" {
 		var err error
 		o.Time, err = time.ParseDuration(text)
 		require.NoError(t, err)
-		o.SegmentBytes, o.RetentionBytes, judged = 4<<20, 32<<20, true
+		o.SegmentBytes, o.RetentionBytes, o.StructureOnly = 4<<20, 32<<20, false
 		o.Progress = func(s Second) {
 			if s.At%60 == 59 {
 				t.Logf("%d s: %.0f MiB, %.0f goroutines, %.0f descriptors", s.At+1, s.Resident/(1<<20), s.Goroutines, s.Descriptors)
@@ -141,9 +141,7 @@ func TestSoak(t *testing.T) {
 	picture, err := png.Decode(f)
 	require.NoError(t, err)
 	require.Greater(t, picture.Bounds().Dx(), 1000)
-	if judged {
-		require.NoError(t, r.Err())
-	}
+	require.NoError(t, r.Err())
 }
 
 func TestUsageOfOthers(t *testing.T) {
@@ -211,4 +209,49 @@ func TestVerdict(t *testing.T) {
 	require.True(t, r.StandOut[0].OfMachine())
 	require.Equal(t, 3, r.Marked)
 	require.Contains(t, r.String(), "seconds with a p99.9 above 5 times that: 2, of them 1 marked, 2 in which the machine itself stood still")
+}
+
+// A second that stands out fails the run and is named, unless the machine itself stood
+// still or was at work for others.
+func TestASecondThatStandsOutFails(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(r *Report)
+		failed []string // what the error says; none: the run passes
+	}{
+		"just not five times": {change: func(r *Report) { r.Seconds[30].P999 = 20 }},
+		"without a mark":      {change: func(r *Report) { r.Seconds[30].P999 = 20.1 }, failed: []string{"of 1 seconds is above 5 times the 4.00 ms", "second 30: 20.1 ms, 5.0 times; marked: false"}},
+		"of a roll":           {change: func(r *Report) { r.Seconds[30].P999, r.Seconds[30].Rolls = 30, 1 }, failed: []string{"second 30: 30.0 ms, 7.5 times; marked: true"}},
+		"of a compaction":     {change: func(r *Report) { r.Seconds[30].P999, r.Seconds[30].Compacting = 30, true }, failed: []string{"second 30"}},
+		"two, the worst first": {change: func(r *Report) { r.Seconds[30].P999, r.Seconds[70].P999 = 30, 40 },
+			failed: []string{"of 2 seconds", "second 70: 40.0 ms, 10.0 times; marked: false; machine stall 1.0 ms, 0 % others'; second 30"}},
+		"the machine's sleep was late":         {change: func(r *Report) { r.Seconds[30].P999, r.Seconds[30].SleepLate = 30, 15 }},
+		"the machine's flush the second after": {change: func(r *Report) { r.Seconds[30].P999, r.Seconds[31].FlushTook = 30, 15 }},
+		"the machine stood still for less":     {change: func(r *Report) { r.Seconds[30].P999, r.Seconds[30].SleepLate = 30, 14.9 }, failed: []string{"second 30"}},
+		"a stall of two seconds before":        {change: func(r *Report) { r.Seconds[30].P999, r.Seconds[28].SleepLate = 30, 29 }, failed: []string{"second 30"}},
+		"half the machine was others'":         {change: func(r *Report) { r.Seconds[30].P999, r.Seconds[30].Others = 30, 0.5 }},
+		"one of the machine, one of the broker": {change: func(r *Report) {
+			r.Seconds[30].P999, r.Seconds[30].SleepLate, r.Seconds[70].P999 = 90, 80, 30
+		}, failed: []string{"of 1 seconds", "second 70"}},
+		"and what rises is said as well": {change: func(r *Report) {
+			r.Seconds[30].P999 = 30
+			for i := range r.Seconds {
+				r.Seconds[i].Goroutines *= 1 + 0.01*float64(i)
+			}
+		}, failed: []string{"goroutines", "second 30"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := steady(120)
+			tc.change(r)
+			r.Judge()
+			if tc.failed == nil {
+				require.NoError(t, r.Err())
+			}
+			for _, want := range tc.failed {
+				require.ErrorContains(t, r.Err(), want)
+			}
+			r.StructureOnly = true
+			require.NoError(t, r.Err(), "looked at for its structure alone")
+			require.Contains(t, r.String(), "no verdict")
+		})
+	}
 }
