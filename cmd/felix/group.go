@@ -304,25 +304,67 @@ type letterLine struct {
 }
 
 func (e *environment) lettersList() *cobra.Command {
-	return e.perShard("ls STREAM GROUP", "List dead letters", func(ctx context.Context, g *client.Group, shard, _ int) error {
-		for from, more := uint64(0), true; more; {
-			var letters []client.DeadLetter
-			var err error
-			if letters, more, err = g.DeadLetters(ctx, shard, from); err != nil {
-				return err
+	return e.ofGroup("ls STREAM GROUP", "List dead letters", func(ctx context.Context, g *client.Group, shards []int) (exists bool, err error) {
+		for _, shard := range shards {
+			n, err := e.letters(ctx, g, shard)
+			if err != nil {
+				return false, err
 			}
-			for _, l := range letters {
-				err := e.show(letterLine{l.Shard, l.Offset, l.Attempts, l.Reason, l.At.UTC(), l.Payload},
-					"%d:%d %s after %d attempts at %s: %s", l.Shard, l.Offset, l.Reason, l.Attempts, l.At.UTC().Format(time.RFC3339), l.Payload)
-				if err != nil {
-					return err
-				}
-				from = l.Offset + 1
-			}
-			more = more && len(letters) > 0
+			exists = exists || n > 0
 		}
-		return nil
+		for _, shard := range shards {
+			if exists {
+				break
+			}
+			// A list is empty for a group that is not there too.
+			i, err := g.Describe(ctx, shard)
+			if err != nil {
+				return false, err
+			}
+			exists = i.Exists
+		}
+		return exists, nil
 	})
+}
+
+// letters prints the dead letters of a shard.
+func (e *environment) letters(ctx context.Context, g *client.Group, shard int) (n int, err error) {
+	for from, more := uint64(0), true; more; {
+		var letters []client.DeadLetter
+		if letters, more, err = g.DeadLetters(ctx, shard, from); err != nil {
+			return n, err
+		}
+		for _, l := range letters {
+			err := e.show(letterLine{l.Shard, l.Offset, l.Attempts, l.Reason, l.At.UTC(), l.Payload},
+				"%d:%d %s after %d attempts at %s: %s", l.Shard, l.Offset, l.Reason, l.Attempts, l.At.UTC().Format(time.RFC3339), l.Payload)
+			if err != nil {
+				return n, err
+			}
+			from = l.Offset + 1
+			n++
+		}
+		more = more && len(letters) > 0
+	}
+	return n, nil
+}
+
+// ofGroup is a command on a group that has to be on one of the shards.
+func (e *environment) ofGroup(use, short string, run func(ctx context.Context, g *client.Group, shards []int) (exists bool, err error)) *cobra.Command {
+	var c *cobra.Command
+	c = e.groupRun(use, short, cobra.ExactArgs(2), func(ctx context.Context, cl *client.Client, g *client.Group, _ []string) error {
+		stream, name := c.Flags().Arg(0), c.Flags().Arg(1)
+		shards, err := shardsOf(ctx, cl, c, stream)
+		if err != nil {
+			return err
+		}
+		exists, err := run(ctx, g, shards)
+		if err == nil && !exists {
+			return &exitError{exitMissing, fmt.Errorf("stream %s has no group %s; `felix group ls %s` lists them", stream, name, stream)}
+		}
+		return err
+	})
+	shardFlag(c)
+	return c
 }
 
 // infoLine is a group's books on a shard.
@@ -342,20 +384,16 @@ type infoLine struct {
 }
 
 func (e *environment) groupDescribe() *cobra.Command {
-	var c *cobra.Command
-	c = e.groupRun("describe STREAM GROUP", "Print where a group stands on each shard", cobra.ExactArgs(2),
-		func(ctx context.Context, cl *client.Client, g *client.Group, _ []string) error {
-			shards, err := shardsOf(ctx, cl, c, c.Flags().Arg(0))
-			if err != nil {
-				return err
-			}
+	return e.ofGroup("describe STREAM GROUP", "Print where a group stands on each shard",
+		func(ctx context.Context, g *client.Group, shards []int) (exists bool, err error) {
 			var rows [][]string
 			var lines []infoLine
 			for _, shard := range shards {
 				i, err := g.Describe(ctx, shard)
 				if err != nil {
-					return err
+					return false, err
 				}
+				exists = exists || i.Exists
 				lines = append(lines, infoLine{shard, i.Exists, i.Position, i.Tail, i.Ready, i.Delayed, i.Claimed, i.Acked, i.Dead, i.Discarded, i.Lost, i.Lag})
 				row := []string{strconv.Itoa(shard)}
 				for _, n := range []uint64{i.Position, i.Tail, i.Ready, i.Delayed, i.Claimed, i.Acked, i.Dead, i.Discarded, i.Lost, i.Lag} {
@@ -363,14 +401,15 @@ func (e *environment) groupDescribe() *cobra.Command {
 				}
 				rows = append(rows, row)
 			}
+			if !exists {
+				return false, nil
+			}
 			if e.opts.json {
 				printJSON(e.out, items[infoLine]{lines})
-				return nil
+				return true, nil
 			}
-			return table(e.out, []string{"SHARD", "POSITION", "TAIL", "READY", "DELAYED", "CLAIMED", "ACKED", "DEAD", "DISCARDED", "LOST", "LAG"}, rows)
+			return true, table(e.out, []string{"SHARD", "POSITION", "TAIL", "READY", "DELAYED", "CLAIMED", "ACKED", "DEAD", "DISCARDED", "LOST", "LAG"}, rows)
 		})
-	shardFlag(c)
-	return c
 }
 
 func (e *environment) groupSet() *cobra.Command {
@@ -440,23 +479,25 @@ func (e *environment) groupList() *cobra.Command {
 func (e *environment) groupRemove() *cobra.Command {
 	var yes bool
 	var c *cobra.Command
-	asked := false
-	c = e.perShard("rm STREAM GROUP", "Forget a group: it begins anew", func(ctx context.Context, g *client.Group, shard, _ int) error {
-		if !asked {
-			if err := e.confirm(yes, "forget group %s of stream %s", c.Flags().Arg(1), c.Flags().Arg(0)); err != nil {
-				return err
+	c = e.ofGroup("rm STREAM GROUP", "Forget a group: it begins anew", func(ctx context.Context, g *client.Group, shards []int) (exists bool, err error) {
+		if err := e.confirm(yes, "forget group %s of stream %s", c.Flags().Arg(1), c.Flags().Arg(0)); err != nil {
+			return false, err
+		}
+		for _, shard := range shards {
+			existed, err := g.Delete(ctx, shard)
+			if err != nil {
+				return false, err
 			}
-			asked = true
+			exists = exists || existed
+			what := "had no such group"
+			if existed {
+				what = "forgot the group"
+			}
+			if err := e.show(map[string]any{"shard": shard, "existed": existed}, "shard %d %s", shard, what); err != nil {
+				return false, err
+			}
 		}
-		existed, err := g.Delete(ctx, shard)
-		if err != nil {
-			return err
-		}
-		what := "had no such group"
-		if existed {
-			what = "forgot the group"
-		}
-		return e.show(map[string]any{"shard": shard, "existed": existed}, "shard %d %s", shard, what)
+		return exists, nil
 	})
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return c
