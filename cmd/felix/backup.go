@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -64,6 +65,14 @@ func (e *environment) backup(ctx context.Context, file string, secrets bool) err
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return &exitError{exitUsage, err}
 	}
+	if file != "-" {
+		if err := namedFile(filepath.Dir(file)); err != nil {
+			return err
+		}
+		if err := e.removePartials(file); err != nil {
+			return err
+		}
+	}
 	m, err := e.manager()
 	if err != nil {
 		return err
@@ -81,11 +90,12 @@ func (e *environment) backup(ctx context.Context, file string, secrets bool) err
 		_, err := e.download(m, resp, e.out)
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".partial-*")
+	tmp, unlock, err := newPartial(file)
 	if err != nil {
 		return err
 	}
 	// Of no use once it was not finished. It is gone already when it was.
+	defer unlock()
 	defer os.Remove(tmp.Name())
 	size, err := e.download(m, resp, tmp)
 	var a *archive.Archive
@@ -102,6 +112,73 @@ func (e *environment) backup(ctx context.Context, file string, secrets bool) err
 		return err
 	}
 	return e.printBackup(backupLine{File: file, FileBytes: size, Origin: a.Origin, Totals: a.Totals(), Cuts: cutsOf(a)}, "backup of")
+}
+
+// partialInfix is between a backup's name and the digits of a file that is to become it.
+const partialInfix = ".partial-"
+
+// newPartial makes the file that a backup is written to, beside where it shall be. It is
+// locked until unlock: one that is not is of a backup that was killed.
+func newPartial(file string) (tmp *os.File, unlock func(), err error) {
+	for {
+		if tmp, err = os.CreateTemp(filepath.Dir(file), filepath.Base(file)+partialInfix+"*"); err != nil {
+			return nil, nil, err
+		}
+		lock, err := vfs.OS().Lock(tmp.Name())
+		switch {
+		case err == nil:
+			// Before it was locked another backup may have removed it as one that was left.
+			if sameFile(tmp) {
+				return tmp, func() { lock.Close() }, nil
+			}
+			err = errors.Join(os.Remove(tmp.Name()), lock.Close())
+		case errors.Is(err, vfs.ErrLocked):
+			err = nil // that other backup is about to
+		default:
+			return tmp, func() {}, nil // a file system without locks, where nobody removes it either
+		}
+		if err = errors.Join(err, tmp.Close()); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// sameFile reports whether an open file still has its name.
+func sameFile(f *os.File) bool {
+	open, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Stat(f.Name())
+	return err == nil && os.SameFile(open, named)
+}
+
+// removePartials removes what backups of the same name left that were killed, and says so.
+func (e *environment) removePartials(file string) error {
+	entries, err := os.ReadDir(filepath.Dir(file))
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		digits, ok := strings.CutPrefix(entry.Name(), filepath.Base(file)+partialInfix)
+		if !ok || strings.Trim(digits, "0123456789") != "" || !entry.Type().IsRegular() {
+			continue
+		}
+		left := filepath.Join(filepath.Dir(file), entry.Name())
+		lock, err := vfs.OS().Lock(left)
+		if errors.Is(err, vfs.ErrLocked) {
+			continue // it is being written
+		}
+		if err != nil {
+			fmt.Fprintf(e.err, "%s was left by a backup that was killed, and stays: %v\n", left, err)
+			continue
+		}
+		if err := errors.Join(os.Remove(left), lock.Close()); err != nil {
+			return err
+		}
+		fmt.Fprintf(e.err, "removed %s, which a backup that was killed had left\n", left)
+	}
+	return nil
 }
 
 // download copies a backup, and says how far it is and why it ended early.

@@ -275,7 +275,7 @@ func TestBackupRefusals(t *testing.T) {
 		want string
 	}{
 		{"a file that is there", []string{"there"}, exitUsage, "there exists"},
-		{"no such folder", []string{"no/such/folder.tar"}, exitOther, "no such file"},
+		{"no such folder", []string{"no/such/folder.tar"}, exitUsage, "no such file"},
 		{"nobody there", []string{"x.tar", "--controlplane-url", "http://127.0.0.1:1"}, exitUnreachable, "no answer"},
 		{"without the permission", []string{"x.tar", "--controlplane-token", token}, exitRefused, "node.manage"},
 		{"secrets without the permission", []string{"x.tar", "--secrets", "--controlplane-token", noKeys}, exitRefused, "tenant.manage"},

@@ -70,15 +70,12 @@ func (r *restore) fail(err error, hint string) error {
 }
 
 func (r *restore) run(ctx context.Context) (err error) {
-	if err := mkdirDurable(r.fs, r.dir); err != nil {
-		if info, statErr := r.fs.Stat(r.dir); statErr == nil && !info.IsDir() {
-			return r.fail(ErrNotDir, "name a directory")
-		}
-		return r.fail(cause(err), hint(err))
-	}
-	// Before the lock, which makes a file of its own.
-	if _, err := r.look(); err != nil {
+	// What is refused is refused before anything is made, the directory and its lock too.
+	if err := r.judge(); err != nil {
 		return err
+	}
+	if err := mkdirDurable(r.fs, r.dir); err != nil {
+		return r.fail(cause(err), hint(err))
 	}
 	lock, err := r.fs.Lock(filepath.Join(r.dir, lockName))
 	if errors.Is(err, vfs.ErrLocked) {
@@ -90,9 +87,6 @@ func (r *restore) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	again, err := r.look()
 	if err != nil {
-		return err
-	}
-	if err := r.room(); err != nil {
 		return err
 	}
 	if again {
@@ -109,6 +103,20 @@ func (r *restore) run(ctx context.Context) (err error) {
 		return err
 	}
 	return r.fs.SyncDir(r.dir)
+}
+
+// judge refuses a directory that cannot be restored into, made already or not.
+func (r *restore) judge() error {
+	info, err := r.fs.Stat(r.dir)
+	switch {
+	case err == nil && !info.IsDir():
+		return r.fail(ErrNotDir, "name a directory")
+	case err == nil:
+		if _, err := r.look(); err != nil {
+			return err
+		}
+	}
+	return r.room()
 }
 
 // look refuses a directory that is in use. again: it holds a restore that did not end.

@@ -132,19 +132,20 @@ func TestPowerCutsInARestore(t *testing.T) {
 	require.Positive(t, empty)
 }
 
-// A disk that has no room for a backup is told before anything is written.
+// A disk that has no room for a backup is told before anything is made: no lock in a
+// directory that is there, and no directory that is not.
 func TestARestoreNeedsRoom(t *testing.T) {
 	a := smallBackup(t)
-	d := disk.NewStrict(1, disk.Options{})
-	require.NoError(t, d.MkdirAll("/data"))
-	err := onto(t, fullDisk{d}, a)
-	var e *DirError
-	require.ErrorAs(t, err, &e)
-	require.ErrorContains(t, err, "has room for 10 bytes")
-	entries, err := d.ReadDir("/data")
-	require.NoError(t, err)
-	for _, e := range entries {
-		require.Equal(t, lockName, e.Name())
+	for _, there := range []string{"/data", "/"} {
+		d := disk.NewStrict(1, disk.Options{})
+		require.NoError(t, d.MkdirAll(there))
+		err := onto(t, fullDisk{d}, a)
+		var e *DirError
+		require.ErrorAs(t, err, &e)
+		require.ErrorContains(t, err, "has room for 10 bytes")
+		entries, err := d.ReadDir(there)
+		require.NoError(t, err)
+		require.Empty(t, entries)
 	}
 }
 
