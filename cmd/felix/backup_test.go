@@ -387,6 +387,7 @@ func TestWhatAKilledBackupLeft(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer stuck.Close()
+	defer stuck.CloseClientConnections()
 	begin := func() *exec.Cmd {
 		cmd := exec.Command(executable(t), "backup", "felix.tar", "--controlplane-url", stuck.URL)
 		cmd.Dir, cmd.Env = s.dir, s.env
