@@ -26,6 +26,9 @@ type pen struct {
 	gens      []GenerationStart // of the group under way
 }
 
+// gatherYields is how often who has the pen lets others run before it writes, at most.
+const gatherYields = 4
+
 // tooFarAhead is how far the newest record may be ahead of the wall clock before the
 // log's clock follows the wall again.
 const tooFarAhead = Micros(10 * time.Minute / time.Microsecond)
@@ -35,13 +38,7 @@ const tooFarAhead = Micros(10 * time.Minute / time.Microsecond)
 func (l *Log) writeGroup() {
 	m := &l.mu
 	m.pen = true
-	if m.lastBatch > 1 && !l.opt.Manual {
-		// Those whose batches were completed together are about to come back together.
-		// Let them, so that one write takes them all.
-		m.Unlock()
-		runtime.Gosched()
-		m.Lock()
-	}
+	l.gather()
 	g := l.getGroup()
 	g.Batches = m.queue.take(g.Batches)
 	m.lastBatch = len(g.Batches)
@@ -62,6 +59,30 @@ func (l *Log) writeGroup() {
 	l.publish(g)
 	m.queue.putBack(rest)
 	l.putDownPen()
+}
+
+// gather lets those whose batches were completed together come back together, so that
+// one write takes them all: once, and before a flush, which costs late ones more, again
+// while more come and fewer are there than the last time. l.mu is held before and after,
+// not meanwhile.
+func (l *Log) gather() {
+	m := &l.mu
+	if m.lastBatch <= 1 || l.opt.Manual {
+		return
+	}
+	yields := 1
+	if l.opt.Fsync == OnCommit {
+		yields = gatherYields
+	}
+	for range yields {
+		n := m.queue.n
+		m.Unlock()
+		runtime.Gosched()
+		m.Lock()
+		if m.queue.n == n || m.queue.n >= m.lastBatch {
+			return
+		}
+	}
 }
 
 // putDownPen gives the pen back. If the log was poisoned meanwhile, what is queued gets
