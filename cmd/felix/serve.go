@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -54,12 +56,22 @@ func (e *environment) serve(c *cobra.Command) error {
 	}
 	log.Info("serving", "clients", n.ClientAddr(), "http", n.HTTPURL(), "data", cfg.Options.Data, "version", version(), "pid", os.Getpid())
 
+	hangups := make(chan os.Signal, 1) // those that come while one waits ask for the same
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	var failure error
-	select {
-	case <-ctx.Done():
-		log.Info("stopping", "within", cfg.Options.Shutdown.Timeout.String())
-	case failure = <-n.Failed():
-		log.Error("stopping: a part of the broker ended by itself", "error", failure)
+	for running := true; running; {
+		select {
+		case <-hangups:
+			log.Info("certificates and keys are read again")
+			n.Reload()
+			continue
+		case <-ctx.Done():
+			log.Info("stopping", "within", cfg.Options.Shutdown.Timeout.String())
+		case failure = <-n.Failed():
+			log.Error("stopping: a part of the broker ended by itself", "error", failure)
+		}
+		running = false
 	}
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Options.Shutdown.Timeout)
 	defer cancel()

@@ -92,7 +92,9 @@ func EnsureCertificates(dir string, o CertificateOptions) (paths CertificatePath
 }
 
 func leafGood(leaf, ca *x509.Certificate, hosts []string, now time.Time) bool {
-	if now.Add(renewBefore).After(leaf.NotAfter) || leaf.CheckSignatureFrom(ca) != nil {
+	// One that ends with its authority would not last longer made anew.
+	ending := now.Add(renewBefore).After(leaf.NotAfter) && leaf.NotAfter.Before(ca.NotAfter)
+	if ending || leaf.CheckSignatureFrom(ca) != nil {
 		return false
 	}
 	for _, h := range hosts {

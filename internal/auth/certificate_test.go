@@ -73,6 +73,15 @@ func TestEnsureCertificates(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, changed)
 
+	// As long as the authority at the most: not again and again towards its end.
+	now = now.Add(authorityLifetime - certificateLifetime)
+	_, changed, err = EnsureCertificates(dir, CertificateOptions{Now: clock})
+	require.NoError(t, err)
+	require.True(t, changed)
+	_, changed, err = EnsureCertificates(dir, CertificateOptions{Now: clock})
+	require.NoError(t, err)
+	require.False(t, changed)
+
 	// The authority's own end is an operator's decision.
 	now = now.Add(authorityLifetime)
 	_, _, err = EnsureCertificates(dir, CertificateOptions{Now: clock})

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"time"
 
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/config"
@@ -24,16 +25,18 @@ type credentials struct {
 	certificate *auth.Certificate
 	keys        *auth.Keys
 	ca          string // the private authority's certificate, "" with a certificate of one's own
+	tlsDir      string // of the authority, "" without one
 	generated   bool   // keys and certificate are of our own making
 	resetKey    [32]byte
 }
 
 // openCredentials loads or makes certificate and keys.
-func openCredentials(d *DataDir, o *config.Options) (*credentials, error) {
+func openCredentials(d *DataDir, o *config.Options, now func() time.Time) (*credentials, error) {
 	c := &credentials{}
 	cert, key := o.TLS.Cert, o.TLS.Key
 	if cert == "" {
-		paths, _, err := auth.EnsureCertificates(d.Path(tlsDir), auth.CertificateOptions{})
+		c.tlsDir = d.Path(tlsDir)
+		paths, _, err := auth.EnsureCertificates(c.tlsDir, auth.CertificateOptions{Now: now})
 		if err != nil {
 			return nil, fmt.Errorf("certificates: %w", err)
 		}
@@ -60,6 +63,15 @@ func openCredentials(d *DataDir, o *config.Options) (*credentials, error) {
 	c.generated = c.ca != "" && o.Auth.Keys == ""
 	c.resetKey, err = ensureResetKey(d)
 	return c, err
+}
+
+// renew makes the certificate of the private authority anew when it is about to end.
+func (c *credentials) renew(now func() time.Time) error {
+	if c.tlsDir == "" {
+		return nil
+	}
+	_, _, err := auth.EnsureCertificates(c.tlsDir, auth.CertificateOptions{Now: now})
+	return err
 }
 
 // ensureResetKey keeps the key of QUIC's stateless resets from one start to the

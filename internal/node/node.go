@@ -38,6 +38,10 @@ type Options struct {
 	Boot string
 	// Getenv is os.Getenv when nil.
 	Getenv func(string) string
+	// Now is the wall clock by which certificates end; time.Now when nil.
+	Now func() time.Time
+
+	looks <-chan time.Time // when certificates and keys are looked at; nil: each reloadEvery
 }
 
 // Node is one broker process: everything `felix serve` runs.
@@ -62,6 +66,7 @@ type Node struct {
 	httpAddr, clientAddr net.Addr
 	status               atomic.Pointer[string] // starting, recovering, ready, draining
 	failed               chan error             // of size 1: the first part that ended by itself
+	asked                chan struct{}          // of size 1: certificates and keys are to be looked at, once however often it was asked
 	serving              context.CancelFunc     // ends the server's Serve
 	stopped              context.Context        // ends the background goroutines
 	stop                 context.CancelFunc
@@ -84,7 +89,10 @@ func Start(ctx context.Context, o Options) (_ *Node, err error) {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	n := &Node{o: o, log: o.Log, failed: make(chan error, 1), serving: func() {}}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	n := &Node{o: o, log: o.Log, failed: make(chan error, 1), asked: make(chan struct{}, 1), serving: func() {}}
 	n.stopped, n.stop = context.WithCancel(context.Background())
 	n.setStatus("starting")
 	defer func() {
@@ -112,7 +120,7 @@ func Start(ctx context.Context, o Options) (_ *Node, err error) {
 	if err := n.startHTTP(); err != nil {
 		return nil, err
 	}
-	if n.creds, err = openCredentials(n.data, c); err != nil {
+	if n.creds, err = openCredentials(n.data, c, o.Now); err != nil {
 		return nil, err
 	}
 	if err := n.openCatalog(ctx); err != nil {
@@ -389,22 +397,38 @@ func (n *Node) statusIs(s string) *string {
 // reloadEvery is how often certificates and keys are looked at.
 const reloadEvery = 30 * time.Second
 
-// reload takes replaced certificates and keys into use.
+// reload takes replaced certificates and keys into use, and renews the private
+// authority's certificate. It alone does, so that nobody reads half of what is written.
 func (n *Node) reload() {
-	t := time.NewTicker(reloadEvery)
-	defer t.Stop()
+	looks := n.o.looks
+	if looks == nil {
+		t := time.NewTicker(reloadEvery)
+		defer t.Stop()
+		looks = t.C
+	}
 	for {
 		select {
 		case <-n.stopped.Done():
 			return
-		case <-t.C:
-			n.Reload()
+		case <-looks:
+		case <-n.asked:
 		}
+		n.look()
 	}
 }
 
-// Reload looks at certificates and keys now.
+// Reload has certificates and keys looked at now. It does not wait for it.
 func (n *Node) Reload() {
+	select {
+	case n.asked <- struct{}{}:
+	default: // asked for already, and not begun
+	}
+}
+
+func (n *Node) look() {
+	if err := n.creds.renew(n.o.Now); err != nil {
+		n.log.Error("certificate not renewed; the one in use stays", "not_after", n.creds.certificate.Leaf().NotAfter, "error", err)
+	}
 	for _, c := range []*auth.Certificate{n.creds.certificate, n.httpCert} {
 		if c == nil {
 			continue

@@ -297,7 +297,8 @@ func TestStrayFilesAreWarnedOf(t *testing.T) {
 }
 
 func TestReloadTakesNewKeys(t *testing.T) {
-	r := start(t, nil)
+	looks := make(chan time.Time)
+	r := start(t, func(o *Options) { o.looks = looks })
 	other, err := auth.OpenKeys(filepath.Join(r.options.Config.Data, "keys"))
 	require.NoError(t, err)
 	id, err := other.Stage("default")
@@ -310,7 +311,8 @@ func TestReloadTakesNewKeys(t *testing.T) {
 		return err
 	}
 	require.Error(t, verify())
-	r.node.Reload()
+	looks <- time.Time{}
+	looks <- time.Time{} // taken when the first is done
 	require.NoError(t, verify())
 }
 

@@ -1,0 +1,171 @@
+package node
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/config"
+)
+
+// served are the certificates that handshakes with the node get: clients' on QUIC and TCP,
+// and the API's, nil without HTTPS.
+func (r *rig) served() map[string]*x509.Certificate {
+	r.t.Helper()
+	any := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{auth.ALPN}} // what is served is looked at, not whether it is trusted
+	served := map[string]*x509.Certificate{}
+	q, err := quic.DialAddr(r.t.Context(), r.node.ClientAddr(), any, nil)
+	require.NoError(r.t, err)
+	served["quic"] = q.ConnectionState().TLS.PeerCertificates[0]
+	require.NoError(r.t, q.CloseWithError(0, ""))
+	for name, addr := range map[string]string{"tcp": r.node.ClientAddr(), "http": r.node.HTTPAddr()} {
+		if name == "http" && r.options.Config.HTTP.TLSCert == "" {
+			continue
+		}
+		c := &tls.Config{InsecureSkipVerify: true}
+		if name == "tcp" {
+			c = any
+		}
+		conn, err := tls.Dial("tcp", addr, c)
+		require.NoError(r.t, err)
+		served[name] = conn.ConnectionState().PeerCertificates[0]
+		require.NoError(r.t, conn.Close())
+	}
+	return served
+}
+
+// pair makes a certificate of an authority of its own.
+func pair(t *testing.T) (cert, key []byte) {
+	t.Helper()
+	paths, _, err := auth.EnsureCertificates(t.TempDir(), auth.CertificateOptions{})
+	require.NoError(t, err)
+	cert, err = os.ReadFile(paths.Cert)
+	require.NoError(t, err)
+	key, err = os.ReadFile(paths.Key)
+	require.NoError(t, err)
+	return cert, key
+}
+
+// Certificates replaced under a broker that runs are what the next handshake gets, on both
+// transports and the API; clients that are connected stay, and half a pair changes nothing.
+func TestReplacedCertificatesAreServed(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	put := func(name string, content []byte) { require.NoError(t, os.WriteFile(file(name), content, 0o600)) }
+	replace := func(which string) {
+		cert, key := pair(t)
+		put(which+".crt", cert)
+		put(which+".key", key)
+	}
+	replace("clients")
+	replace("api")
+	looks := make(chan time.Time)
+	r := start(t, func(o *Options) {
+		o.looks = looks
+		c := &o.Config
+		c.TLS.Cert, c.TLS.Key = file("clients.crt"), file("clients.key")
+		c.HTTP.TLSCert, c.HTTP.TLSKey = file("api.crt"), file("api.key")
+	})
+	look := func() {
+		looks <- time.Time{}
+		looks <- time.Time{} // taken when the first is done
+	}
+	first := r.served()
+	require.Len(t, first, 3)
+	held, err := tls.Dial("tcp", r.node.ClientAddr(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{auth.ALPN}})
+	require.NoError(t, err)
+	defer held.Close()
+	look()
+	require.Equal(t, first, r.served(), "nothing was replaced")
+
+	replace("clients")
+	replace("api")
+	require.Equal(t, first, r.served(), "not looked at yet")
+	look()
+	second := r.served()
+	for name, cert := range second {
+		require.False(t, cert.Equal(first[name]), name)
+	}
+	require.True(t, second["quic"].Equal(second["tcp"]))
+	require.False(t, second["quic"].Equal(second["http"]))
+	_, err = held.Write([]byte("x"))
+	require.NoError(t, err, "who is connected stays")
+
+	cert, _ := pair(t)
+	put("clients.crt", cert)
+	look()
+	require.Equal(t, second, r.served(), "half a pair")
+	require.Contains(t, r.log.String(), "the one in use stays")
+
+	replace("clients")
+	r.node.Reload()
+	require.Eventually(t, func() bool { return !r.served()["quic"].Equal(second["quic"]) }, patience, time.Millisecond)
+}
+
+// The private authority's certificate is renewed by a broker that runs, 30 days before its
+// end, and clients that trust the authority go on.
+func TestGeneratedCertificateIsRenewedWhileItRuns(t *testing.T) {
+	looks := make(chan time.Time)
+	var ahead atomic.Int64
+	r := start(t, func(o *Options) {
+		o.looks = looks
+		o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	look := func() {
+		looks <- time.Time{}
+		looks <- time.Time{}
+	}
+	r.awaitReady()
+	first := r.served()
+	authority, err := os.ReadFile(r.node.creds.ca)
+	require.NoError(t, err)
+
+	const day = 24 * time.Hour
+	ahead.Store(int64(first["tcp"].NotAfter.Sub(time.Now()) - 31*day))
+	look()
+	require.Equal(t, first, r.served(), "31 days are left")
+	ahead.Add(int64(2 * day))
+	look()
+	second := r.served()
+	for name, cert := range second {
+		require.False(t, cert.Equal(first[name]), name)
+		require.Greater(t, cert.NotAfter.Sub(first[name].NotAfter), 300*day, name)
+	}
+	look()
+	require.Equal(t, second, r.served(), "once")
+
+	now, err := os.ReadFile(r.node.creds.ca)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(authority, now), "of the same authority")
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(authority))
+	for name, cert := range second {
+		_, err := cert.Verify(x509.VerifyOptions{Roots: pool, DNSName: "localhost", CurrentTime: r.options.Now()})
+		require.NoError(t, err, name)
+	}
+	require.NotContains(t, r.log.String(), "not renewed")
+
+	// A certificate of one's own is its owner's to renew.
+	cert, key := pair(t)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "crt"), cert, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "key"), key, 0o600))
+	own := start(t, func(o *Options) {
+		o.looks, o.Now = looks, r.options.Now
+		o.Config.TLS = config.TLS{Cert: filepath.Join(dir, "crt"), Key: filepath.Join(dir, "key")}
+	})
+	r.stop()
+	before := own.served()
+	ahead.Add(int64(1000 * day))
+	look()
+	require.Equal(t, before, own.served())
+}
