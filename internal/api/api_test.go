@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -437,7 +441,7 @@ func TestPaging(t *testing.T) {
 func TestHealth(t *testing.T) {
 	f := newFixture(t)
 	f.server.Close()
-	f.ready = Readiness{Status: "recovering", Reasons: []Reason{{"recovering", "2 of 9 shards opened"}}, Recovery: Recovery{Done: 2, Total: 9}}
+	f.ready = Readiness{Status: "recovering", Reasons: []Reason{{"recovering", "2 of 9 shards opened"}}, Recovery: Recovery{Done: 2, Total: 9, Percent: 22, BytesRead: 5, Bytes: 7}}
 	for _, path := range []string{"/live", "/v1/system/live", "/metrics"} {
 		status, _ := f.do("GET", path, "", "")
 		require.Equal(t, 200, status, path)
@@ -446,7 +450,7 @@ func TestHealth(t *testing.T) {
 		status, got := f.do("GET", path, "", "")
 		require.Equal(t, 503, status)
 		require.Equal(t, "recovering", got["status"])
-		require.Equal(t, map[string]any{"done": 2.0, "total": 9.0}, got["recovery"])
+		require.Equal(t, map[string]any{"done": 2.0, "total": 9.0, "percent": 22.0, "bytes_read": 5.0, "bytes": 7.0}, got["recovery"])
 	}
 	status, got := f.do("GET", streams, f.all(), "")
 	require.Equal(t, 503, status)
@@ -479,4 +483,32 @@ func TestStoreFailures(t *testing.T) {
 	store.SetOutage(false)
 	status, _ = f.do("POST", streams, token, `{"stream":"a"}`)
 	require.Equal(t, 201, status)
+}
+
+// A tenant whose key cannot be written is not left without one.
+func TestATenantWithoutAKeyIsNotLeft(t *testing.T) {
+	f := newFixture(t)
+	own, err := f.keys.SigningKeyPath("default")
+	require.NoError(t, err)
+	inTheWay := filepath.Join(filepath.Dir(filepath.Dir(own)), "acme")
+	require.NoError(t, os.WriteFile(inTheWay, nil, 0o600))
+	token := f.token("default", auth.AudienceAPI, admin)
+	status, body := f.do("POST", "/v1/tenants", token, `{"tenant_id":"acme"}`)
+	require.Equal(t, 500, status, body)
+	_, err = f.catalog.GetTenant(t.Context(), "acme")
+	require.ErrorIs(t, err, meta.ErrNotFound)
+	require.NoError(t, os.Remove(inTheWay))
+	status, body = f.do("POST", "/v1/tenants", token, `{"tenant_id":"acme"}`)
+	require.Equal(t, 201, status, body)
+}
+
+// A full disk under the keys is said as well as one under the metadata.
+func TestDiskFullSaysWhere(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
+		e, known := answerOf(fmt.Errorf("signing key: %w", &fs.PathError{Op: "write", Path: "/data/keys/acme/x.pem", Err: errno}))
+		require.True(t, known)
+		require.Equal(t, 507, e.status)
+		require.Contains(t, e.message, "write /data/keys/acme/x.pem: ")
+		require.Contains(t, e.message, "make room on the file system of /data/keys/acme")
+	}
 }

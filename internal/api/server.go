@@ -33,6 +33,11 @@ type Reason struct {
 type Recovery struct {
 	Done  int `json:"done"`
 	Total int `json:"total"`
+	// Percent counts a shard being opened by what was read of its log.
+	Percent int `json:"percent"`
+	// BytesRead and Bytes are of the logs being opened now.
+	BytesRead int64 `json:"bytes_read,omitempty"`
+	Bytes     int64 `json:"bytes,omitempty"`
 }
 
 // Options make a Server.

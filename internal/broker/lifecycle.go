@@ -66,7 +66,7 @@ func (b *Broker) opened(sh *shard, u unit, err error) {
 // tried publishes how the first opening of a shard ended, counts it and tells those who
 // wait for it. Whoever sees the status finds it counted, and the other way about.
 func (b *Broker) tried(sh *shard, st *status) {
-	p := b.progress.done(st.err != nil, func() { sh.status.Store(st) })
+	p := b.progress.done(sh.name, st.err != nil, func() { sh.status.Store(st) })
 	sh.tell(st)
 	if b.o.Events.OnProgress != nil {
 		b.o.Events.OnProgress(p)
@@ -80,6 +80,7 @@ func (b *Broker) openShard(sh *shard) {
 		b.tried(sh, &status{state: partition.Closed})
 		return
 	}
+	b.progress.begin(sh.name)
 	u, err := b.openLog(b.life, sh)
 	if err != nil && (r.Deleted() || b.life.Err() != nil) {
 		b.tried(sh, &status{state: partition.Closed})
@@ -225,6 +226,12 @@ func (b *Broker) storage(fsync meta.FsyncMode) storage.Options {
 		// The catalog holds checked definitions only.
 		if mode, err := storage.ParseFsyncMode(string(fsync)); err == nil {
 			o.Fsync = mode
+		}
+	}
+	o.Events.OnRecoveryProgress = func(shard string, read, bytes int64) {
+		b.progress.read(shard, read, bytes)
+		if f := b.o.Storage.OnRecoveryProgress; f != nil {
+			f(shard, read, bytes)
 		}
 	}
 	if stray := o.Events.OnStray; stray != nil {

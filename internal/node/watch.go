@@ -23,10 +23,10 @@ func (n *Node) Ready() api.Readiness {
 		return r
 	}
 	p := n.broker.Progress()
-	r.Recovery = api.Recovery{Done: p.Opened, Total: p.Total}
+	r.Recovery = api.Recovery{Done: p.Opened, Total: p.Total, Percent: p.Percent(), BytesRead: p.Read, Bytes: p.Bytes}
 	switch r.Status {
 	case "recovering":
-		r.Reasons = append(r.Reasons, api.Reason{Code: "recovering", Detail: fmt.Sprintf("recovering %d%%: %d of %d shards opened", p.Percent(), p.Opened, p.Total)})
+		r.Reasons = append(r.Reasons, api.Reason{Code: "recovering", Detail: fmt.Sprintf("recovering %d%%: %d of %d shards opened, %d of %d bytes read of those under way", p.Percent(), p.Opened, p.Total, p.Read, p.Bytes)})
 	case "draining":
 		r.Reasons = append(r.Reasons, api.Reason{Code: "draining", Detail: "the broker is stopping"})
 	default:
@@ -120,9 +120,9 @@ func (n *Node) gauges() obs.Gauges {
 			}
 			return byName
 		},
-		Recovery: func() (done, total int) {
+		Recovery: func() obs.Recovery {
 			p := n.broker.Progress()
-			return p.Opened, p.Total
+			return obs.Recovery{Done: p.Opened, Total: p.Total, Percent: p.Percent(), BytesRead: p.Read, Bytes: p.Bytes}
 		},
 		Dropped: (&dropCounter{broker: n.broker, last: map[*broker.Stream]drops{}}).total,
 	}

@@ -107,6 +107,12 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.reg, promhttp.HandlerOpts{})
 }
 
+// Recovery is how far opening the shards is. Bytes are those of logs being opened now.
+type Recovery struct {
+	Done, Total, Percent int
+	BytesRead, Bytes     int64
+}
+
 // Gauges are the values asked for at each scrape. A nil function leaves its
 // metrics out. The functions may be called from several goroutines and must not block.
 type Gauges struct {
@@ -115,7 +121,7 @@ type Gauges struct {
 	SlowestLag  func() uint64
 	Inflight    func() int64
 	Shards      func() map[string]int
-	Recovery    func() (done, total int)
+	Recovery    func() Recovery
 	Disk        func() (free, reserve int64)
 	// Dropped counts by overflow policy: batches left out by drop_new and drop_old,
 	// subscriptions ended by block. It must not fall.
@@ -131,6 +137,9 @@ var (
 	shards          = desc("felix_shards", "Shards by state.", "state")
 	recoveryDone    = desc("felix_recovery_shards_done", "Shards whose opening has ended since the start.")
 	recoveryTotal   = desc("felix_recovery_shards", "Shards to open at the start.")
+	recoveryPercent = desc("felix_recovery_percent", "How far opening the shards is; one being opened counts by the bytes read of its log.")
+	recoveryRead    = desc("felix_recovery_read_bytes", "Bytes read of the logs being opened now.")
+	recoveryBytes   = desc("felix_recovery_bytes", "Bytes of the logs being opened now.")
 	diskFree        = desc("felix_disk_free_bytes", "Room left on the data directory's file system.")
 	dropped         = desc("felix_dropped_total", "Lost to slow subscribers by overflow policy: batches with drop_new and drop_old, subscriptions with block.", "policy")
 	diskReserve     = desc("felix_disk_reserve_bytes", "Room below which publishes are refused.")
@@ -146,7 +155,7 @@ func (m *Metrics) Watch(g Gauges) error { return m.reg.Register(&gaugeCollector{
 type gaugeCollector struct{ g Gauges }
 
 func (c *gaugeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{unsyncedBytes, unsyncedSeconds, subscribers, slowestLag, inflight, shards, recoveryDone, recoveryTotal, diskFree, diskReserve, dropped} {
+	for _, d := range []*prometheus.Desc{unsyncedBytes, unsyncedSeconds, subscribers, slowestLag, inflight, shards, recoveryDone, recoveryTotal, recoveryPercent, recoveryRead, recoveryBytes, diskFree, diskReserve, dropped} {
 		ch <- d
 	}
 }
@@ -175,9 +184,12 @@ func (c *gaugeCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	if f := c.g.Recovery; f != nil {
-		done, total := f()
-		send(recoveryDone, float64(done))
-		send(recoveryTotal, float64(total))
+		r := f()
+		send(recoveryDone, float64(r.Done))
+		send(recoveryTotal, float64(r.Total))
+		send(recoveryPercent, float64(r.Percent))
+		send(recoveryRead, float64(r.BytesRead))
+		send(recoveryBytes, float64(r.Bytes))
 	}
 	if f := c.g.Dropped; f != nil {
 		for policy, n := range f() {

@@ -50,7 +50,7 @@ func allGauges() Gauges {
 		SlowestLag:  func() uint64 { return 11 },
 		Inflight:    func() int64 { return 13 },
 		Shards:      func() map[string]int { return map[string]int{"active": 4, "damaged": 1} },
-		Recovery:    func() (int, int) { return 5, 6 },
+		Recovery:    func() Recovery { return Recovery{Done: 5, Total: 6, Percent: 83, BytesRead: 7, Bytes: 9} },
 		Disk:        func() (int64, int64) { return 100, 10 },
 		Dropped:     func() map[string]uint64 { return map[string]uint64{"drop_new": 2} },
 	}
@@ -166,7 +166,7 @@ func TestGauges(t *testing.T) {
 	for series, want := range map[string]string{
 		"felix_storage_unsynced_bytes": "7", "felix_storage_unsynced_seconds": "1.5", "felix_subscribers": "3",
 		"felix_subscription_lag_records": "11", "felix_inflight_bytes": "13", `felix_shards{state="damaged"}`: "1",
-		"felix_recovery_shards_done": "5", "felix_recovery_shards": "6", "felix_disk_free_bytes": "100", "felix_disk_reserve_bytes": "10",
+		"felix_recovery_shards_done": "5", "felix_recovery_shards": "6", "felix_recovery_percent": "83", "felix_recovery_read_bytes": "7", "felix_recovery_bytes": "9", "felix_disk_free_bytes": "100", "felix_disk_reserve_bytes": "10",
 		`felix_dropped_total{policy="drop_new"}`: "2", `felix_connections{transport="tcp"}`: "1", `felix_connections_total{transport="tcp"}`: "2",
 		"felix_delivered_records_total": "5", "felix_delivered_bytes_total": "50",
 	} {
