@@ -94,14 +94,7 @@ func groupPoll(ctx context.Context, r *Request) {
 	if m.HasConsumer {
 		call.Member = m.Consumer + "\x00" + r.Principal().Subject
 	}
-	var records []partition.GroupRecord
-	var err error
-	if call.Wait > 0 {
-		r.Wait(ctx, func(ctx context.Context) { records, err = g.Poll(ctx, call) })
-	} else {
-		r.Behind(true)
-		records, err = g.Poll(ctx, call)
-	}
+	records, err := r.poll(ctx, g, call)
 	if err != nil {
 		r.Fail(err)
 		return
@@ -125,6 +118,25 @@ func groupPoll(ctx context.Context, r *Request) {
 			s.server.log.Warn("claims of records that were not sent stay until they lapse", "group", group, "records", len(records), "error", err)
 		}
 	})
+}
+
+// poll is Groups.Poll in its turn on the stream. What is ready is claimed in the burst
+// that asked for it, with the acks before it as one decision: they leave in one write.
+// Only a poll that finds nothing waits.
+func (r *Request) poll(ctx context.Context, g *partition.Groups, call partition.PollCall) (records []partition.GroupRecord, err error) {
+	s := r.s
+	// Decisions of the shard's groups follow each other by themselves.
+	s.waitLedger(func() bool { return s.ledger.acked+s.ledger.unacked == 0 }, PausedWrites)
+	wait := call.Wait
+	call.Wait = 0
+	records, err = g.Poll(ctx, call)
+	if wait > 0 && err == nil && len(records) == 0 {
+		call.Wait, call.Reclaim = wait, false
+		r.Wait(ctx, func(ctx context.Context) { records, err = g.Poll(ctx, call) })
+		return records, err
+	}
+	r.Behind(false) // answers leave in the order of the requests
+	return records, err
 }
 
 // groupDecide runs op on a group and answers when what it decided is durable. Requests

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"testing"
@@ -109,3 +110,39 @@ func TestClaimsThatWereNotSentAreGivenBack(t *testing.T) {
 type failingWriter struct{}
 
 func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("the client is gone") }
+
+// An ack and a poll that arrive together are decided together and answered in one write,
+// whether the poll says that it would wait or not; one that finds nothing does not keep
+// the ack's answer.
+func TestGuardAcksAndPollsShareAWrite(t *testing.T) {
+	w := newWorld(t)
+	w.stream("jobs", w.durable(1))
+	g := w.groups("jobs")
+	p := w.dial(transportTCP).login()
+	const records = 20
+	p.publish(acked(1, batch("jobs", numbered(records)...)))
+	require.False(t, p.ack().Failed)
+	ref := wire.GroupRef{Tenant: "t1", Namespace: "ns", Stream: "jobs", Group: "g"}
+	p.send(&wire.GroupPoll{GroupRef: ref, MaxRecords: 1})
+	at := p.recv().(*wire.GroupRecords).Records[0].Offset
+	buf := make([]byte, 1<<16) // a read brings what one write wrote, at most
+	for i := range records - 1 {
+		p.send(&wire.GroupAck{GroupRef: ref, Offset: at, RequestID: 2}, &wire.GroupPoll{GroupRef: ref, MaxRecords: 1, WaitMillis: uint64(i % 2 * 30_000), RequestID: 3})
+		n, err := p.rw.Read(buf)
+		require.NoError(t, err)
+		r := wire.NewReader(bytes.NewReader(buf[:n]), 1<<20)
+		var got []wire.Message
+		for f, err := r.Next(); err == nil; f, err = r.Next() {
+			m, err := wire.DecodeMessage(f.Payload)
+			require.NoError(t, err)
+			got = append(got, m)
+		}
+		require.Len(t, got, 2)
+		require.Equal(t, &wire.CacheOK{RequestID: 2}, got[0])
+		at = got[1].(*wire.GroupRecords).Records[0].Offset
+		require.EqualValues(t, i+1, at)
+	}
+	p.send(&wire.GroupAck{GroupRef: ref, Offset: at, RequestID: 2}, &wire.GroupPoll{GroupRef: ref, MaxRecords: 1, WaitMillis: 30_000, RequestID: 3})
+	require.Equal(t, &wire.CacheOK{RequestID: 2}, p.recv())
+	w.repeat("the poll waits", func() bool { return g.Waiting("g") == 1 })
+}
