@@ -46,7 +46,8 @@ func WithConsumerName(name string) ConsumeOption { return func(c *consumeConfig)
 func OnConsumeError(f func(error)) ConsumeOption { return func(c *consumeConfig) { c.onError = f } }
 
 // Consume polls every shard that the stream has when it is called and runs h on each
-// record, until ctx ends; then no more is claimed, the handlers that run are waited for and
+// record. What h said of records leaves with the shard's next poll where one is due. It
+// goes on until ctx ends; then no more is claimed, the handlers that run are waited for and
 // their records settled, and nil is returned. Any number of consumers may work on a group.
 // A record whose handler panics is given back, and the panic goes on.
 //
@@ -60,7 +61,10 @@ func (g *Group) Consume(ctx context.Context, h Handler, opts ...ConsumeOption) e
 		return &Error{Op: g.op("consume"), Retry: wire.RetryFatal, Err: errors.New("concurrency below 1, or a claim time below 1 s")}
 	}
 	w, err := g.c.learnWidth(ctx, streamKey{g.c.namespace, g.stream})
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
 		return wrap(g.op("consume"), err)
 	}
 	k := &consumer{g: g, h: h, cfg: cfg, room: make(chan struct{}, cfg.concurrency)}
@@ -71,7 +75,8 @@ func (g *Group) Consume(ctx context.Context, h Handler, opts ...ConsumeOption) e
 	var failed error
 	for shard := range w.shards {
 		pollers.Go(func() {
-			if err := k.shard(polling, shard); err != nil {
+			w := &shardWorker{consumer: k, shard: shard, base: context.WithoutCancel(ctx), due: make(chan struct{}, 1)}
+			if err := w.work(polling); err != nil {
 				mu.Lock()
 				if failed == nil {
 					failed = err
@@ -97,19 +102,42 @@ type consumer struct {
 // pollWait is how long a poll of an empty shard waits for records.
 const pollWait = 10 * time.Second
 
-// shard polls one shard until ctx ends.
+// shardWorker polls one shard and settles its records.
+//
+// What the handlers say of records leaves with the next poll, in one write: a record that
+// is worked on by itself costs one round trip. While a poll is under way, or none is about
+// to be sent, it leaves by itself. Either way it counts as done only when it is answered.
+type shardWorker struct {
+	*consumer
+	shard int
+	own   *slot           // the connection of the polls
+	base  context.Context // of requests about records; it does not end
+
+	// due says that settles wait, to a worker that waits for a place.
+	due chan struct{}
+
+	mu sync.Mutex
+	// gathering: a poll is to come, and settles wait for it.
+	gathering bool
+	settles   []*request
+	// gatherings counts them: a signal is for the settles that it was given for.
+	gatherings int
+}
+
+// work polls the shard until ctx ends.
 //
 // Shards share the places of the handlers, so that none may keep places from the others
 // while it has nothing for them. A poll that waits for records holds no place and claims
 // one record. Only when that came is the shard asked, without waiting, for as many as
 // there are free places, which are held until the answer.
-func (k *consumer) shard(ctx context.Context, shard int) error {
-	own := k.g.c.borrow()
-	defer k.g.c.giveBack(own)
-	b := k.g.c.config.retry.begin()
-	p := pollConfig{visibility: k.cfg.visibility, consumer: k.cfg.consumer, reclaim: k.cfg.consumer != ""}
+func (w *shardWorker) work(ctx context.Context) error {
+	w.own = w.g.c.borrow()
+	defer w.g.c.giveBack(w.own)
+	defer func() { w.leave(w.gathered()) }()
+	b := w.g.c.config.retry.begin()
+	p := pollConfig{visibility: w.cfg.visibility, consumer: w.cfg.consumer, reclaim: w.cfg.consumer != ""}
 	for more := false; ; {
-		held := k.take(ctx, maxTaken)
+		held := w.take(ctx, maxTaken)
 		if held == nil {
 			return nil
 		}
@@ -119,23 +147,24 @@ func (k *consumer) shard(ctx context.Context, shard int) error {
 			held.release() // it was there: a record that comes will find one
 			most, p.wait = 1, pollWait
 		}
-		records, err := k.poll(ctx, shard, most, &p, own, more)
+		records, err := w.poll(ctx, most, &p, more)
 		more = len(records) > 0
-		k.start(ctx, records, held)
+		w.start(ctx, records, held)
 		if err == nil {
-			b = k.g.c.config.retry.begin()
+			b = w.g.c.config.retry.begin()
 			continue
 		}
+		w.leave(w.gathered())
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, ErrNotFound), errors.Is(err, ErrForbidden), errors.Is(err, ErrUnauthenticated), errors.Is(err, ErrInvalidRequest), errors.Is(err, ErrClosed):
 			return err
 		}
-		k.tell(err)
+		w.tell(err)
 		d, again := b.again(err, true)
 		if !again {
-			b = k.g.c.config.retry.begin()
+			b = w.g.c.config.retry.begin()
 			d = time.Second
 		}
 		if pause(ctx, d) != nil {
@@ -144,40 +173,130 @@ func (k *consumer) shard(ctx context.Context, shard int) error {
 	}
 }
 
-// poll asks for records. With once, while places are held for them, what fails is not
-// tried again here.
-func (k *consumer) poll(ctx context.Context, shard, most int, p *pollConfig, own *slot, once bool) ([]Message, error) {
-	r := k.g.pollRequest(shard, most, p, own)
-	ask := k.g.c.do
-	if once {
-		ask = k.g.c.try
+// poll settles what has gathered and asks for records. With once, while places are held
+// for them, what fails is not tried again here.
+func (w *shardWorker) poll(ctx context.Context, most int, p *pollConfig, once bool) ([]Message, error) {
+	c := w.g.c
+	r := w.g.pollRequest(w.shard, most, p, w.own)
+	a, err := c.together(ctx, w.own, append(w.gathered(), r), w.told)
+	if !once {
+		a, err = c.finish(ctx, r, a, err)
 	}
-	a, err := ask(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	return polled(r.op, shard, a)
+	return polled(r.op, w.shard, a)
+}
+
+// told hears what the first try of a settle came to, and goes on with it where it must not
+// hold up the polls.
+func (w *shardWorker) told(r *request, a *answer, err error) {
+	if err == nil {
+		w.tell(settledBy(r, a, nil))
+		return
+	}
+	w.handlers.Go(func() {
+		a, err := w.g.c.finish(w.base, r, a, err)
+		w.tell(settledBy(r, a, err))
+	})
+}
+
+// gather has settles wait for the next poll.
+func (w *shardWorker) gather() {
+	w.mu.Lock()
+	w.gathering = true
+	w.mu.Unlock()
+}
+
+// gathered are the settles that wait, of which there are no more from now on.
+func (w *shardWorker) gathered() []*request {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rs := w.settles
+	w.gathering, w.settles = false, nil
+	w.gatherings++
+	select {
+	case <-w.due:
+	default:
+	}
+	return rs
+}
+
+// leave sends settles without a poll.
+func (w *shardWorker) leave(rs []*request) {
+	for _, r := range rs {
+		w.handlers.Go(func() { w.tell(w.g.settle(w.base, r)) })
+	}
+}
+
+// settle says what became of a record and gives its handler's place up, if it has one:
+// behind the settle, or when that waits for the next poll, whose answer comes behind it.
+func (w *shardWorker) settle(r *request, place bool) {
+	w.mu.Lock()
+	wait, gathering := w.gathering, w.gatherings
+	if wait {
+		w.settles = append(w.settles, r)
+	}
+	w.mu.Unlock()
+	if !wait {
+		w.tell(w.g.settle(w.base, r))
+	}
+	if place {
+		<-w.room
+	}
+	if !wait {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.gatherings != gathering {
+		return // it has left
+	}
+	select {
+	case w.due <- struct{}{}:
+	default:
+	}
 }
 
 // start runs the handlers of records that were claimed, each when it has a place. The
 // claims are kept meanwhile; when ctx ends first, they are given back.
-func (k *consumer) start(ctx context.Context, records []Message, held *places) {
+func (w *shardWorker) start(ctx context.Context, records []Message, held *places) {
 	defer held.release()
 	claims := make([]*claim, len(records))
 	for i, m := range records {
-		claims[i] = k.claim(context.WithoutCancel(ctx), m)
+		claims[i] = w.claim(w.base, m)
 	}
+	w.gather()
 	for _, c := range claims {
-		has := held.one(ctx)
-		k.handlers.Go(func() {
+		has := held.one() || w.place(ctx)
+		w.handlers.Go(func() {
 			if !has {
 				c.end()
-				k.tell(k.g.NackAfter(c.base, c.m, 0))
+				w.settle(w.g.nack(c.m, 0, true), false)
 				return
 			}
-			defer func() { <-k.room }()
-			k.handle(c)
+			w.handle(c)
 		})
+	}
+}
+
+// place waits for a place for a handler, until ctx ends. Settles do not wait for it.
+func (w *shardWorker) place(ctx context.Context) bool {
+	for {
+		select {
+		case w.room <- struct{}{}:
+			return true
+		case <-ctx.Done():
+			return false
+		case <-w.due:
+		}
+		select {
+		case w.room <- struct{}{}: // the place of who settled
+			return true
+		default:
+		}
+		w.leave(w.gathered())
+		w.gather()
 	}
 }
 
@@ -200,16 +319,14 @@ const maxTaken = 100
 const maxHeld = time.Second
 
 // take waits for one place and takes what else is free, up to most; nil when ctx ends.
-func (k *consumer) take(ctx context.Context, most int) *places {
-	select {
-	case k.room <- struct{}{}:
-	case <-ctx.Done():
+func (w *shardWorker) take(ctx context.Context, most int) *places {
+	if ctx.Err() != nil || !w.place(ctx) {
 		return nil
 	}
-	h := &places{room: k.room, n: 1}
+	h := &places{room: w.room, n: 1}
 	for free := true; free && h.n < most; {
 		select {
-		case k.room <- struct{}{}:
+		case w.room <- struct{}{}:
 			h.n++
 		default:
 			free = false
@@ -222,21 +339,15 @@ func (k *consumer) take(ctx context.Context, most int) *places {
 	return h
 }
 
-// one hands over one of the places, or one that becomes free before ctx ends.
-func (h *places) one(ctx context.Context) bool {
+// one hands over one of the places, if one is left.
+func (h *places) one() bool {
 	h.mu.Lock()
-	if h.n > 0 {
-		h.n--
-		h.mu.Unlock()
-		return true
-	}
-	h.mu.Unlock()
-	select {
-	case h.room <- struct{}{}:
-		return true
-	case <-ctx.Done():
+	defer h.mu.Unlock()
+	if h.n == 0 {
 		return false
 	}
+	h.n--
+	return true
 }
 
 // release gives up what was not handed over.
@@ -258,71 +369,79 @@ func (k *consumer) tell(err error) {
 // claim is a record that was handed out to this consumer, kept until end is called.
 type claim struct {
 	m Message
-	// base is for requests about the record; ctx ends with the claim.
-	base, ctx context.Context
-	cancel    context.CancelCauseFunc
-	// lapse ends ctx when the claim lapses, by what the broker last confirmed.
-	lapse *time.Timer
-	done  chan struct{} // closed when it is extended no more
+	// ctx ends with the claim.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// until is when the claim lapses if it is not extended.
+	until time.Time
+	// extending begins to extend it; done is closed when that is over.
+	extending *time.Timer
+	done      chan struct{}
 }
 
 // claim keeps the claim on a record that was just received. It was made a little earlier,
 // by the way of the answer.
 func (k *consumer) claim(base context.Context, m Message) *claim {
-	c := &claim{m: m, base: base, done: make(chan struct{})}
+	c := &claim{m: m, until: time.Now().Add(k.cfg.visibility), done: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancelCause(base)
-	c.lapse = time.AfterFunc(k.cfg.visibility, func() { c.cancel(ErrStaleClaim) })
-	go func() {
+	c.extending = time.AfterFunc(k.cfg.visibility/3, func() {
 		defer close(c.done)
 		k.extend(c)
-	}()
+	})
 	return c
 }
 
-// extend extends a claim until its context ends.
+// extend extends a claim until its context ends, which it does when the claim lapses, by
+// what the broker last confirmed.
 func (k *consumer) extend(c *claim) {
-	for pause(c.ctx, k.cfg.visibility/3) == nil {
+	lapse := time.AfterFunc(time.Until(c.until), func() { c.cancel(ErrStaleClaim) })
+	defer lapse.Stop()
+	for c.ctx.Err() == nil {
 		asked := time.Now()
 		d, err := k.g.Extend(c.ctx, c.m, k.cfg.visibility)
 		switch {
 		case err == nil:
 			// Not Reset alone: one that has fired has ended the claim for good.
-			if c.lapse.Stop() {
-				c.lapse.Reset(time.Until(asked.Add(d)))
+			if lapse.Stop() {
+				lapse.Reset(time.Until(asked.Add(d)))
 			}
 		case errors.Is(err, ErrStaleClaim):
 			c.cancel(ErrStaleClaim)
 		case c.ctx.Err() == nil:
 			k.tell(err)
 		}
+		ignore(pause(c.ctx, k.cfg.visibility/3))
 	}
 }
 
 // end stops extending the claim, whatever becomes of it.
 func (c *claim) end() {
-	c.lapse.Stop()
 	c.cancel(nil)
-	<-c.done
+	if !c.extending.Stop() {
+		<-c.done
+	}
 }
 
-// handle runs the handler on a record and settles it.
-func (k *consumer) handle(c *claim) {
-	settled := false
+// handle runs the handler on a record and settles the record.
+func (w *shardWorker) handle(c *claim) {
+	err := errPanicked
 	defer func() {
-		if !settled { // the handler panicked
-			c.end()
-			k.tell(k.g.Nack(c.base, c.m))
-		}
+		c.end()
+		w.settle(w.outcome(c.m, err), true)
 	}()
-	err := k.h(c.ctx, c.m)
-	settled = true
-	c.end()
+	err = w.h(c.ctx, c.m)
+}
+
+// errPanicked is for a handler that did not return.
+var errPanicked = errors.New("the handler panicked")
+
+// outcome settles a record by the error of its handler.
+func (w *shardWorker) outcome(m Message, err error) *request {
 	switch {
 	case err == nil:
-		k.tell(k.g.Ack(c.base, c.m))
+		return w.g.ack(m)
 	case errors.Is(err, ErrGiveUp):
-		k.tell(k.g.GiveUp(c.base, c.m))
-	default:
-		k.tell(k.g.Nack(c.base, c.m))
+		return w.g.giveUp(m)
 	}
+	return w.g.nack(m, 0, false)
 }

@@ -278,3 +278,182 @@ func claimLapses(t *testing.T, claim time.Duration) bool {
 	require.GreaterOrEqual(t, at.Sub(began), claim*11/10, "the extension that was confirmed counts")
 	return true
 }
+
+// A record that is worked on by itself costs one round trip: its ack and the next poll
+// leave together, and the poll does not wait for the ack's answer.
+func TestAcksLeaveWithTheNextPoll(t *testing.T) {
+	const records = 50
+	handed := 0
+	ended := make(chan struct{})
+	s := newScript(t, func(p *peer) {
+		for m := p.next(); m != nil; m = p.next() {
+			switch m := m.(type) {
+			case *wire.StreamShards:
+				p.send(&wire.StreamShardsView{Shards: 1, RequestID: m.RequestID})
+			case *wire.GroupPoll:
+				if handed == records {
+					continue // there are no more
+				}
+				handed++
+				p.send(&wire.GroupRecords{RequestID: m.RequestID, Records: []wire.GroupRecord{{Offset: uint64(handed), Attempts: 1}}})
+			case *wire.GroupAck:
+				if m.Offset != uint64(handed) {
+					t.Errorf("ack of %d after %d was handed out", m.Offset, handed)
+				}
+				if handed == records {
+					p.send(&wire.CacheOK{RequestID: m.RequestID})
+					close(ended)
+					continue
+				}
+				poll, ok := p.next().(*wire.GroupPoll) // before the ack is answered
+				if !ok {
+					t.Error("no poll behind the ack")
+					return
+				}
+				handed++
+				p.send(&wire.CacheOK{RequestID: m.RequestID},
+					&wire.GroupRecords{RequestID: poll.RequestID, Records: []wire.GroupRecord{{Offset: uint64(handed), Attempts: 1}}})
+			}
+		}
+	})
+	handled, all := 0, make(chan struct{})
+	stop := consume(t, s.dial(), func(context.Context, Message) error {
+		if handled++; handled == records {
+			close(all)
+		}
+		return nil
+	}, WithConcurrency(1), OnConsumeError(func(err error) { t.Error(err) }))
+	wait(t, all, "the last record")
+	require.NoError(t, stop())
+	wait(t, ended, "the last ack")
+}
+
+// An ack that left with a poll is judged as any: one that was refused is told, one that
+// is to be tried again is, and so is one whose answer was lost. What the poll came to
+// is another matter.
+func TestAcksThatLeftWithAPollAreJudged(t *testing.T) {
+	refusal := func(code wire.Code) wire.Message { return &wire.Error{Failure: *wire.NewFailure(code, "no")} }
+	for name, c := range map[string]struct {
+		first wire.Message // the answer to the first ack; nil ends the connection
+		told  error
+		asked int
+	}{
+		"refused":    {refusal(wire.CodeInvalidRequest), ErrInvalidRequest, 1},
+		"overloaded": {refusal(wire.CodeOverloaded), nil, 2},
+		"lost":       {nil, nil, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			acks := map[uint64]int{}
+			next := uint64(0)
+			acked := make(chan uint64, 10)
+			s := newScript(t, func(p *peer) {
+				for m := p.next(); m != nil; m = p.next() {
+					switch m := m.(type) {
+					case *wire.StreamShards:
+						p.send(&wire.StreamShardsView{Shards: 1, RequestID: m.RequestID})
+					case *wire.GroupPoll:
+						mu.Lock()
+						var records []wire.GroupRecord
+						if next < 3 {
+							next++
+							records = append(records, wire.GroupRecord{Offset: next, Attempts: 1})
+						}
+						mu.Unlock()
+						if records == nil && m.WaitMillis > 0 {
+							continue // it waits
+						}
+						p.send(&wire.GroupRecords{RequestID: m.RequestID, Records: records})
+					case *wire.GroupAck:
+						mu.Lock()
+						acks[m.Offset]++
+						first := m.Offset == 1 && acks[1] == 1
+						mu.Unlock()
+						switch {
+						case first && c.first == nil:
+							return
+						case first:
+							p.send(c.first)
+						default:
+							p.send(&wire.CacheOK{RequestID: m.RequestID})
+							acked <- m.Offset
+						}
+					}
+				}
+			})
+			told := make(chan error, 10)
+			stop := consume(t, s.dial(), func(context.Context, Message) error { return nil }, WithConcurrency(1),
+				OnConsumeError(func(err error) { told <- err }))
+			seen := map[uint64]bool{}
+			if c.told != nil {
+				seen[1] = true
+				require.ErrorIs(t, wait(t, told, "the refusal"), c.told)
+			}
+			for len(seen) < 3 {
+				seen[wait(t, acked, "an ack")] = true
+			}
+			require.NoError(t, stop())
+			require.Equal(t, c.asked, acks[1])
+			require.Equal(t, 1, acks[2])
+		})
+	}
+}
+
+// A shard whose record is done says so though another has the place that its next poll
+// would need.
+func TestAcksDoNotWaitForAPlace(t *testing.T) {
+	g := newGroupScript(3)
+	s := newScript(t, g.serve)
+	var come [3]chan wire.GroupRecord
+	for i := range come {
+		come[i] = make(chan wire.GroupRecord)
+	}
+	g.poll = func(_ *peer, m *wire.GroupPoll) ([]wire.GroupRecord, bool) {
+		if m.WaitMillis == 0 {
+			return nil, true
+		}
+		select {
+		case r := <-come[m.Shard]:
+			return []wire.GroupRecord{r}, true
+		case <-s.done:
+			return nil, false
+		}
+	}
+	began := make(chan int, 3)
+	first, third := make(chan struct{}), make(chan struct{})
+	handled := 0
+	stop := consume(t, s.dial(), func(_ context.Context, m Message) error {
+		began <- m.Shard
+		switch handled++; handled {
+		case 1:
+			<-first
+		case 3:
+			<-third
+		}
+		return nil
+	}, WithConcurrency(1))
+	come[2] <- wire.GroupRecord{Offset: 2, Attempts: 1}
+	require.Equal(t, 2, wait(t, began, "the first record"))
+	// Two more wait for the place meanwhile.
+	come[0] <- wire.GroupRecord{Offset: 0, Attempts: 1}
+	come[1] <- wire.GroupRecord{Offset: 1, Attempts: 1}
+	close(first)
+	second := wait(t, began, "the second record")
+	wait(t, began, "the third record")
+	acked := map[int]bool{}
+	for len(acked) < 2 {
+		acked[int(wait(t, g.settled, "an ack").(*wire.GroupAck).Offset)] = true
+	}
+	require.Equal(t, map[int]bool{2: true, second: true}, acked)
+	close(third)
+	require.NoError(t, stop())
+}
+
+// A consumer whose context has ended has nothing to do, and that is no error.
+func TestConsumeOfAnEndedContext(t *testing.T) {
+	s := newScript(t, newGroupScript(1).serve)
+	ctx, cancel := context.WithCancel(context.Background())
+	c := s.dial()
+	cancel()
+	require.NoError(t, c.Group("s", "g").Consume(ctx, func(context.Context, Message) error { return nil }))
+}

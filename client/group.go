@@ -113,22 +113,33 @@ func polled(op string, shard int, a *answer) ([]Message, error) {
 	return out, nil
 }
 
-func (g *Group) settle(ctx context.Context, what string, repeatable bool, needs wire.Features, id uint64, m wire.Message) error {
-	op := g.op(what)
-	a, err := g.c.do(ctx, &request{op: op, id: id, message: m, needs: needs, repeatable: repeatable, on: g.c.keySlot(g.stream, g.name)})
+// settling is a request that is answered with no more than that it was done.
+func (g *Group) settling(what string, repeatable bool, needs wire.Features, id uint64, m wire.Message) *request {
+	return &request{op: g.op(what), id: id, message: m, needs: needs, repeatable: repeatable, on: g.c.keySlot(g.stream, g.name)}
+}
+
+func (g *Group) settle(ctx context.Context, r *request) error {
+	a, err := g.c.do(ctx, r)
+	return settledBy(r, a, err)
+}
+
+// settledBy is what became of a settling request.
+func settledBy(r *request, a *answer, err error) error {
 	if err != nil {
 		return err
 	}
 	if _, ok := a.message.(*wire.CacheOK); !ok {
-		return unexpected(op, a)
+		return unexpected(r.op, a)
 	}
 	return nil
 }
 
 // Ack says that a record is done. It is repeated when its outcome is unknown.
-func (g *Group) Ack(ctx context.Context, m Message) error {
+func (g *Group) Ack(ctx context.Context, m Message) error { return g.settle(ctx, g.ack(m)) }
+
+func (g *Group) ack(m Message) *request {
 	id := g.c.requestID()
-	return g.settle(ctx, "ack", true, wire.FeatureConsumerGroup, id, &wire.GroupAck{GroupRef: g.ref(m.Shard), Offset: m.Offset, RequestID: id})
+	return g.settling("ack", true, wire.FeatureConsumerGroup, id, &wire.GroupAck{GroupRef: g.ref(m.Shard), Offset: m.Offset, RequestID: id})
 }
 
 // AckAll says that records are done, of any shards, with one request for a shard. It is
@@ -184,16 +195,16 @@ func (g *Group) ackShard(ctx context.Context, shard int, offsets []uint64) error
 
 // Nack gives a record back, to be handed out again after the group's backoff.
 // ErrStaleClaim when the claim no longer stands.
-func (g *Group) Nack(ctx context.Context, m Message) error { return g.nack(ctx, m, 0, false) }
+func (g *Group) Nack(ctx context.Context, m Message) error { return g.settle(ctx, g.nack(m, 0, false)) }
 
 // NackAfter gives a record back, to be handed out again after a delay; 0 is at once.
 func (g *Group) NackAfter(ctx context.Context, m Message, delay time.Duration) error {
-	return g.nack(ctx, m, delay, true)
+	return g.settle(ctx, g.nack(m, delay, true))
 }
 
-func (g *Group) nack(ctx context.Context, m Message, delay time.Duration, has bool) error {
+func (g *Group) nack(m Message, delay time.Duration, has bool) *request {
 	id := g.c.requestID()
-	return g.settle(ctx, "nack", false, wire.FeatureGroupClaimControl, id, &wire.GroupNack{
+	return g.settling("nack", false, wire.FeatureGroupClaimControl, id, &wire.GroupNack{
 		GroupRef: g.ref(m.Shard), Offset: m.Offset, Attempts: wireCount(m.Attempts),
 		DelayMillis: uint64(max(delay, 0) / time.Millisecond), HasDelay: has, RequestID: id,
 	})
@@ -217,9 +228,11 @@ func (g *Group) Extend(ctx context.Context, m Message, d time.Duration) (time.Du
 
 // GiveUp makes a record a dead letter. It is not repeated when its outcome is unknown, for
 // a second one is refused as stale.
-func (g *Group) GiveUp(ctx context.Context, m Message) error {
+func (g *Group) GiveUp(ctx context.Context, m Message) error { return g.settle(ctx, g.giveUp(m)) }
+
+func (g *Group) giveUp(m Message) *request {
 	id := g.c.requestID()
-	return g.settle(ctx, "give up", false, wire.FeatureGroupClaimControl, id, &wire.GroupDeadLetter{GroupRef: g.ref(m.Shard), Offset: m.Offset, RequestID: id})
+	return g.settling("give up", false, wire.FeatureGroupClaimControl, id, &wire.GroupDeadLetter{GroupRef: g.ref(m.Shard), Offset: m.Offset, RequestID: id})
 }
 
 // DeadLetter is a record the group has given up on.
@@ -263,7 +276,7 @@ func (g *Group) body(shard int, more map[string]any) map[string]any {
 // Discard forgets a dead letter.
 func (g *Group) Discard(ctx context.Context, shard int, offset uint64) error {
 	id := g.c.requestID()
-	return g.settle(ctx, "discard", true, wire.FeatureGroupDeadLetters, id, &wire.GroupDiscard{GroupRef: g.ref(shard), Offset: offset, RequestID: id})
+	return g.settle(ctx, g.settling("discard", true, wire.FeatureGroupDeadLetters, id, &wire.GroupDiscard{GroupRef: g.ref(shard), Offset: offset, RequestID: id}))
 }
 
 // Redrive has a dead letter handed out again, its attempts forgotten. ErrInvalidRequest
@@ -271,7 +284,7 @@ func (g *Group) Discard(ctx context.Context, shard int, offset uint64) error {
 // handed out and settled meanwhile, and be none any more.
 func (g *Group) Redrive(ctx context.Context, shard int, offset uint64) error {
 	id := g.c.requestID()
-	return g.settle(ctx, "redrive", false, wire.FeatureGroupDeadLetters, id, &wire.GroupRedrive{GroupRef: g.ref(shard), Offset: offset, RequestID: id})
+	return g.settle(ctx, g.settling("redrive", false, wire.FeatureGroupDeadLetters, id, &wire.GroupRedrive{GroupRef: g.ref(shard), Offset: offset, RequestID: id}))
 }
 
 // Seek moves the group on a shard: claims are void, dead letters from there on are

@@ -115,6 +115,30 @@ func (p *pipe) send(id uint64, c call, wait time.Duration, frame func(dst []byte
 	return nil
 }
 
+// sendAll is send of requests that leave in one write, those without an error. Those that
+// cannot be sent get it.
+func (p *pipe) sendAll(asked []asking) {
+	p.mu.Lock()
+	err := p.err
+	idle := p.idle()
+	for i := range asked {
+		q := &asked[i]
+		switch {
+		case q.err != nil:
+		case err != nil:
+			q.err = lost(q.r.op, err, false)
+		default:
+			p.out = wire.AppendMessage(p.out, q.r.message)
+			p.pending = append(p.pending, waiting{id: q.r.id, call: q.e, asked: time.Now().Add(q.r.wait)})
+		}
+	}
+	if err != nil {
+		p.mu.Unlock()
+		return
+	}
+	p.start(idle && len(p.out) <= inlineMost)
+}
+
 // attach makes s hear of the pipe's end. It is false when that has come already.
 func (p *pipe) attach(s source) bool {
 	p.mu.Lock()

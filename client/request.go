@@ -56,17 +56,19 @@ type request struct {
 	wait time.Duration
 }
 
-// do sends a request until it has an answer other than one to try again. What an earlier
-// try may have done is not known to be undone, whatever refused the last: the outcome is
-// unknown then.
+// do sends a request until it has an answer other than one to try again.
 func (c *core) do(ctx context.Context, r *request) (*answer, error) {
+	a, err := c.try(ctx, r)
+	return c.finish(ctx, r, a, err)
+}
+
+// finish goes on with a request whose first try came to a and err. What an earlier try may
+// have done is not known to be undone, whatever refused the last: the outcome is unknown
+// then.
+func (c *core) finish(ctx context.Context, r *request, a *answer, err error) (*answer, error) {
 	b := backoff{policy: c.config.retry}
 	maybe := false
-	for {
-		a, err := c.try(ctx, r)
-		if err == nil {
-			return a, nil
-		}
+	for err != nil {
 		d, again := b.again(err, r.repeatable)
 		if e := (*Error)(nil); errors.As(err, &e) {
 			if maybe {
@@ -83,7 +85,9 @@ func (c *core) do(ctx context.Context, r *request) (*answer, error) {
 		if pause(ctx, d) != nil || c.ctx.Err() != nil {
 			return nil, err
 		}
+		a, err = c.try(ctx, r)
 	}
+	return a, nil
 }
 
 func (c *core) try(ctx context.Context, r *request) (*answer, error) {
@@ -95,13 +99,26 @@ func (c *core) try(ctx context.Context, r *request) (*answer, error) {
 	if err != nil {
 		return nil, wrap(r.op, err)
 	}
-	if !p.auth.Features.Has(r.needs) {
-		return nil, &Error{Op: r.op, Retry: wire.RetryFatal, Err: ErrUnsupported}
+	if err := p.serves(r); err != nil {
+		return nil, err
 	}
 	e := exchanges.Get().(*exchange)
 	if err := p.send(r.id, e, r.wait, func(dst []byte) []byte { return wire.AppendMessage(dst, r.message) }); err != nil {
 		return nil, lost(r.op, err, false)
 	}
+	return e.await(ctx, on, p, r)
+}
+
+// serves is the error of a request that the broker does not serve.
+func (p *pipe) serves(r *request) error {
+	if !p.auth.Features.Has(r.needs) {
+		return &Error{Op: r.op, Retry: wire.RetryFatal, Err: ErrUnsupported}
+	}
+	return nil
+}
+
+// await waits for the answer to a request that was sent on p, the connection of on.
+func (e *exchange) await(ctx context.Context, on *slot, p *pipe, r *request) (*answer, error) {
 	select {
 	case <-e.done:
 	case <-ctx.Done():
@@ -125,6 +142,50 @@ func (c *core) try(ctx context.Context, r *request) (*answer, error) {
 		return nil, &Error{Op: r.op, Code: wire.CodeNotLeader, Retry: wire.RetryRedirect, Message: "led by " + m.NodeID}
 	}
 	return a, nil
+}
+
+// together tries requests on one connection, in one write. The answers come in their
+// order: each is told as it comes, all but the last whether ctx ends or not. The last is
+// returned.
+func (c *core) together(ctx context.Context, on *slot, rs []*request, told func(r *request, a *answer, err error)) (*answer, error) {
+	before, last := rs[:len(rs)-1], rs[len(rs)-1]
+	p, err := on.get(ctx)
+	if err != nil {
+		for _, r := range before {
+			told(r, nil, wrap(r.op, err))
+		}
+		return nil, wrap(last.op, err)
+	}
+	asked := make([]asking, len(rs))
+	for i, r := range rs {
+		if asked[i] = (asking{r: r, err: p.serves(r)}); asked[i].err == nil {
+			asked[i].e = exchanges.Get().(*exchange)
+		}
+	}
+	p.sendAll(asked)
+	endless := ctx
+	if len(before) > 0 {
+		endless = context.WithoutCancel(ctx)
+	}
+	for i := range asked[:len(before)] {
+		a, err := asked[i].await(endless, on, p)
+		told(rs[i], a, err)
+	}
+	return asked[len(before)].await(ctx, on, p)
+}
+
+// asking is a request of those that are sent together; err says that it was not.
+type asking struct {
+	r   *request
+	e   *exchange
+	err error
+}
+
+func (q *asking) await(ctx context.Context, on *slot, p *pipe) (*answer, error) {
+	if q.err != nil {
+		return nil, q.err
+	}
+	return q.e.await(ctx, on, p, q.r)
 }
 
 // wrap names the request in the error of its connection, of which nothing was
