@@ -52,7 +52,7 @@ var benchCases = []benchCase{
 	{"cache-put-1", 1, true, cachePuts(1), floorAwaited(1)},
 	{"cache-put-64", 64, false, cachePuts(64), floorAwaited(64)},
 	{"queue-100", queueWorkers, false, claims(100), nil},
-	{"queue-1", queueWorkers, false, claims(1), nil},
+	{"queue-1", queueWorkers, false, consumes, nil},
 }
 
 func (e *environment) benchCommand() *cobra.Command {
