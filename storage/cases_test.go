@@ -225,6 +225,43 @@ func TestCase10EveryDamageOfEveryIndex(t *testing.T) {
 	}
 }
 
+func TestMissingMarkIsReported(t *testing.T) {
+	d, o := builtLog(t, 200, small)
+	mark := testDir + "/" + segment.MarkName
+	several := func(t *testing.T, change func(*disk.Strict), missing bool) {
+		fork := d.Fork(1)
+		change(fork)
+		o := o
+		o.FS = fork
+		var told RecoveryReport
+		o.Events.OnRecovery = func(_ string, r RecoveryReport) { told = r }
+		l := mustOpen(t, testDir, o)
+		require.Greater(t, l.Recovery().Segments, 1)
+		require.Equal(t, missing, l.Recovery().MarkMissing)
+		require.Equal(t, missing, told.MarkMissing)
+		require.False(t, l.Recovery().MayHaveLost)
+		require.Equal(t, wantPayloads(0, 200), readAll(t, l))
+		require.NoError(t, l.Close(ctx))
+
+		again := mustOpen(t, testDir, o)
+		require.False(t, again.Recovery().MarkMissing, "an open writes the mark anew")
+		require.NoError(t, again.Close(ctx))
+	}
+	t.Run("there", func(t *testing.T) { several(t, func(*disk.Strict) {}, false) })
+	t.Run("removed", func(t *testing.T) {
+		several(t, func(d *disk.Strict) { require.NoError(t, d.Remove(mark)) }, true)
+	})
+	t.Run("damaged", func(t *testing.T) {
+		several(t, func(d *disk.Strict) { d.Put(mark, make([]byte, 32)) }, true)
+	})
+	t.Run("not of a log of one segment", func(t *testing.T) {
+		d, o := builtLog(t, 20, nil)
+		require.NoError(t, d.Remove(mark))
+		l := openClosed(t, testDir, o)
+		require.False(t, l.Recovery().MarkMissing)
+	})
+}
+
 func TestCase11OrphanIndexAndSegment(t *testing.T) {
 	d, o := builtLog(t, 200, small)
 	last := SegmentID(0)

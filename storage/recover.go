@@ -27,6 +27,10 @@ type RecoveryReport struct {
 	Strays         []string // left alone
 	// MayHaveLost: acknowledged records may be gone; Lost says why.
 	MayHaveLost bool
+	// MarkMissing: there are sealed segments and no readable durable.mark, which a log of
+	// several segments always has. Somebody removed it, the directory is a copy without it,
+	// or it is damaged; what had been on the device is not known, so that DurableGone says nothing.
+	MarkMissing bool
 	DurableGone bool // bytes that were on the device are not there any more: somebody removed them, or the device lost them
 	Lost        string
 }

@@ -319,7 +319,7 @@ func (r *recovery) sameIndex(s *foundSegment) bool {
 	return err == nil && bytes.Equal(got, want)
 }
 
-// missing notes when bytes below the mark are not there.
+// missing notes when bytes below the mark are not there, or the mark is not.
 func (r *recovery) missing() {
 	end, id := int64(0), SegmentID(0)
 	switch {
@@ -329,6 +329,7 @@ func (r *recovery) missing() {
 		s := r.segs[len(r.segs)-1]
 		id, end = s.id, s.res.End
 	}
+	r.report.MarkMissing = !r.hasMark && len(r.segs) > 1
 	gone := r.hasMark && (r.mark.Segment > id || r.mark.Segment == id && r.mark.SyncedBytes > end)
 	switch {
 	case gone:

@@ -245,6 +245,9 @@ func (s *sim) open(power bool) error {
 	if report := log.Recovery(); report.MayHaveLost && !s.hasLied && (s.cfg.opts.Fsync == storage.OnCommit || !power && !s.hasDropped) {
 		return fmt.Errorf("after %s: a false alarm: %s", name, report.Lost)
 	}
+	if log.Recovery().MarkMissing && !s.hasLied {
+		return fmt.Errorf("after %s: a log of several segments has no durable mark", name)
+	}
 	if power {
 		s.hasLied = false
 	}
