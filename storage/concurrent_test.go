@@ -405,3 +405,25 @@ func TestGuardManyIdleLogs(t *testing.T) {
 	require.Zero(t, counting.Total().Open)
 	require.NoError(t, d.Close())
 }
+
+// A duty that comes with the completion is done all the same: nobody else will.
+func TestADutyIsDoneByWhoHasItsAnswer(t *testing.T) {
+	l, err := Open(ctx, testDir, Options{FS: disk.NewStrict(1, disk.Options{})})
+	require.NoError(t, err)
+	answered := &Batch{}
+	answered.wait.state.Store(waiterDone)
+	answered.wait.duty.Store(true)
+	l.mu.Lock()
+	l.mu.pumps++ // as who gives a duty counts it
+	l.mu.Unlock()
+	done := make(chan struct{})
+	queued := &Batch{Payloads: [][]byte{payload(0)}, Done: func(*Batch) { close(done) }}
+	require.NoError(t, l.Enqueue(queued))
+	require.NoError(t, l.await(ctx, answered))
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("what was queued is never written")
+	}
+	require.NoError(t, l.Close(ctx))
+}
