@@ -32,6 +32,7 @@ type Metrics struct {
 	stray            prometheus.Counter
 	clockAhead       prometheus.Counter
 
+	clamped         prometheus.Counter
 	publishes       prometheus.Counter
 	records         prometheus.Counter
 	bytes           prometheus.Counter
@@ -70,7 +71,7 @@ func New(version string) *Metrics {
 	m.syncFailures = counter("felix_storage_sync_failures_total", "Flushes that failed; each poisons its log.")
 	m.rolls = counter("felix_storage_segment_roll_total", "Segments sealed because the next one began.")
 	m.recoveryDuration = histogram("felix_storage_recovery_duration_seconds", "Time to open and check one shard.", latencyBuckets)
-	m.recoveryCut = counter("felix_storage_recovery_truncated_bytes", "Bytes that opening cut from the ends of logs; copies are in lost/.")
+	m.recoveryCut = counter("felix_storage_recovery_truncated_bytes", "Bytes of torn tails that opening cut from logs, without the zeros written ahead of them; copies are in lost/.")
 	m.maybeLost = counter("felix_storage_recovery_acknowledged_lost_total", "Shards whose cut may hold acknowledged records.")
 	m.trimmedBytes = counter("felix_storage_trimmed_bytes_total", "Bytes that retention deleted.")
 	m.trimmedSegments = counter("felix_storage_trimmed_segments_total", "Segments that retention deleted.")
@@ -78,6 +79,7 @@ func New(version string) *Metrics {
 	m.stray = counter("felix_storage_stray_files_total", "Files in data directories that are not the log's, found at open.")
 	m.clockAhead = counter("felix_storage_clock_ahead_total", "Logs opened whose last record is more than ten minutes ahead of the clock.")
 
+	m.clamped = counter("felix_groups_clamped_total", "Consumer groups that were past the end of their stream and were set back to it.")
 	m.publishes = counter("felix_publishes_total", "Publish requests that were acknowledged.")
 	m.records = counter("felix_published_records_total", "Records that were acknowledged.")
 	m.bytes = counter("felix_published_bytes_total", "Payload bytes that were acknowledged.")
@@ -113,6 +115,12 @@ type Recovery struct {
 	BytesRead, Bytes     int64
 }
 
+// Limits are the bounds of what is measured beside them; those that are 0 are left out.
+type Limits struct {
+	NodeInFlight, TenantInFlight int64 // bytes
+	Connections                  int
+}
+
 // Gauges are the values asked for at each scrape. A nil function leaves its
 // metrics out. The functions may be called from several goroutines and must not block.
 type Gauges struct {
@@ -120,9 +128,12 @@ type Gauges struct {
 	Subscribers func() int
 	SlowestLag  func() uint64
 	Inflight    func() int64
-	Shards      func() map[string]int
-	Recovery    func() Recovery
-	Disk        func() (free, reserve int64)
+	// Tenants are the same bytes by tenant.
+	Tenants  func() map[string]int64
+	Limits   Limits
+	Shards   func() map[string]int
+	Recovery func() Recovery
+	Disk     func() (free, reserve int64)
 	// Dropped counts by overflow policy: batches left out by drop_new and drop_old,
 	// subscriptions ended by block. It must not fall.
 	Dropped func() map[string]uint64
@@ -134,6 +145,10 @@ var (
 	subscribers     = desc("felix_subscribers", "Subscriptions open.")
 	slowestLag      = desc("felix_subscription_lag_records", "Records by which the slowest subscription is behind.")
 	inflight        = desc("felix_inflight_bytes", "Publish payload bytes admitted and not yet answered.")
+	inflightLimit   = desc("felix_inflight_limit_bytes", "Bound on felix_inflight_bytes.")
+	tenantInflight  = desc("felix_tenant_inflight_bytes", "Publish payload bytes of a tenant admitted and not yet answered, of tenants that have written.", "tenant")
+	tenantLimit     = desc("felix_tenant_inflight_limit_bytes", "Bound on felix_tenant_inflight_bytes, of each tenant.")
+	connectionLimit = desc("felix_connections_limit", "Bound on felix_connections, over both transports.")
 	shards          = desc("felix_shards", "Shards by state.", "state")
 	recoveryDone    = desc("felix_recovery_shards_done", "Shards whose opening has ended since the start.")
 	recoveryTotal   = desc("felix_recovery_shards", "Shards to open at the start.")
@@ -155,7 +170,7 @@ func (m *Metrics) Watch(g Gauges) error { return m.reg.Register(&gaugeCollector{
 type gaugeCollector struct{ g Gauges }
 
 func (c *gaugeCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{unsyncedBytes, unsyncedSeconds, subscribers, slowestLag, inflight, shards, recoveryDone, recoveryTotal, recoveryPercent, recoveryRead, recoveryBytes, diskFree, diskReserve, dropped} {
+	for _, d := range []*prometheus.Desc{unsyncedBytes, unsyncedSeconds, subscribers, slowestLag, inflight, inflightLimit, tenantInflight, tenantLimit, connectionLimit, shards, recoveryDone, recoveryTotal, recoveryPercent, recoveryRead, recoveryBytes, diskFree, diskReserve, dropped} {
 		ch <- d
 	}
 }
@@ -177,6 +192,18 @@ func (c *gaugeCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if f := c.g.Inflight; f != nil {
 		send(inflight, float64(f()))
+	}
+	if f := c.g.Tenants; f != nil {
+		for tenant, n := range f() {
+			send(tenantInflight, float64(n), tenant)
+		}
+	}
+	for d, limit := range map[*prometheus.Desc]int64{
+		inflightLimit: c.g.Limits.NodeInFlight, tenantLimit: c.g.Limits.TenantInFlight, connectionLimit: int64(c.g.Limits.Connections),
+	} {
+		if limit > 0 {
+			send(d, float64(limit))
+		}
 	}
 	if f := c.g.Shards; f != nil {
 		for state, n := range f() {

@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,8 @@ import (
 
 	"github.com/felixlog/felix/internal/testkit/heap"
 	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
+	"github.com/felixlog/felix/storage/vfs"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -100,6 +104,41 @@ func TestPromisedMetrics(t *testing.T) {
 	for _, named := range regexp.MustCompile("`(felix_[a-z_]+)`").FindAllStringSubmatch(string(doc), -1) {
 		require.Contains(t, have, named[1], "docs/operations.md names a metric that is not there")
 	}
+}
+
+// Room written ahead of a log holds no record: that it is cut is neither counted nor warned of.
+func TestZerosWrittenAheadAreNotLost(t *testing.T) {
+	fsys := vfs.OS()
+	dir := t.TempDir()
+	m := New("test")
+	var log bytes.Buffer
+	o := storage.Options{Shard: "s", FS: fsys, Fsync: storage.OnCommit, SegmentBytes: 1 << 20, ZeroAhead: true,
+		Events: m.StorageEvents(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))}
+	l, err := storage.Open(t.Context(), dir, o)
+	require.NoError(t, err)
+	require.NoError(t, l.Append(t.Context(), &storage.Batch{Payloads: [][]byte{[]byte("x")}}))
+	require.NoError(t, l.Close(t.Context()))
+	file := filepath.Join(dir, segment.SegmentName(0))
+	whole, err := os.ReadFile(file)
+	require.NoError(t, err)
+	reopen := func(tail []byte) {
+		require.NoError(t, os.WriteFile(file, append(slices.Clone(whole), tail...), 0o600)) // as a kill leaves it
+		log.Reset()
+		l, err := storage.Open(t.Context(), dir, o)
+		require.NoError(t, err)
+		require.EqualValues(t, len(tail), l.Recovery().TruncatedBytes)
+		require.NoError(t, l.Close(t.Context()))
+	}
+	const series = "felix_storage_recovery_truncated_bytes"
+	reopen(make([]byte, 65_416))
+	require.Contains(t, scrape(t, m), series+" 0\n")
+	require.NotContains(t, log.String(), "level=WARN")
+	require.Contains(t, log.String(), "level=DEBUG")
+	reopen([]byte{1, 2, 3})
+	require.Contains(t, scrape(t, m), series+" 3\n")
+	require.Contains(t, log.String(), `level=WARN msg="log cut"`)
+	reopen(make([]byte, 10))
+	require.Contains(t, scrape(t, m), series+" 3\n")
 }
 
 func TestStorageEventsMoveMetrics(t *testing.T) {

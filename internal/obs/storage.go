@@ -2,12 +2,45 @@ package obs
 
 import (
 	"log/slog"
+	"strings"
+	"sync"
 
 	"github.com/felixlog/felix/storage"
 )
 
+// zeros remembers, by shard, what recovery cut that held no record: room that was written
+// ahead of the log. Of it nothing is saved, for nothing was there.
+type zeros struct {
+	mu    sync.Mutex
+	bytes map[string]int64
+}
+
+// cut says whether c is such a cut.
+func (z *zeros) cut(shard string, c storage.CutEvent) bool {
+	if c.Saved != "" || c.MayBeLost || c.Reason == "truncated" || strings.HasPrefix(c.Reason, "write failed") {
+		return false
+	}
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.bytes == nil {
+		z.bytes = make(map[string]int64)
+	}
+	z.bytes[shard] += c.To - c.From
+	return true
+}
+
+// take is what was cut of shard since it was asked before.
+func (z *zeros) take(shard string) int64 {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	n := z.bytes[shard]
+	delete(z.bytes, shard)
+	return n
+}
+
 // StorageEvents hangs metrics and log lines on the logs of a broker.
 func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
+	var ahead zeros
 	return storage.Events{
 		OnSync: func(e storage.SyncEvent) {
 			m.syncDuration.Observe(e.Duration.Seconds())
@@ -25,8 +58,8 @@ func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
 		},
 		OnRecovery: func(shard string, r storage.RecoveryReport) {
 			m.recoveryDuration.Observe(r.Duration.Seconds())
-			if r.TruncatedBytes > 0 {
-				m.recoveryCut.Add(float64(r.TruncatedBytes))
+			if torn := r.TruncatedBytes - ahead.take(shard); torn > 0 {
+				m.recoveryCut.Add(float64(torn))
 			}
 			if r.MayHaveLost {
 				m.maybeLost.Inc()
@@ -34,6 +67,10 @@ func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
 			}
 		},
 		OnCut: func(shard string, c storage.CutEvent) {
+			if ahead.cut(shard, c) {
+				log.Debug("room written ahead of the log was cut; it held no record", "shard", shard, "segment", c.Segment, "bytes", c.To-c.From)
+				return
+			}
 			log.Warn("log cut", "shard", shard, "segment", c.Segment, "from", c.From, "to", c.To, "bytes", c.To-c.From, "next_offset", c.Next, "reason", c.Reason, "saved", c.Saved, "acknowledged_may_be_lost", c.MayBeLost)
 		},
 		OnTrim: func(shard string, r storage.RetentionResult) {
