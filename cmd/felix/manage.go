@@ -128,6 +128,8 @@ func statusExit(status int) int {
 	switch {
 	case status == http.StatusNotFound:
 		return exitMissing
+	case status == http.StatusInsufficientStorage:
+		return exitRefused // as a publish that finds no room
 	case status == http.StatusBadGateway, status == http.StatusServiceUnavailable:
 		return exitUnreachable
 	case status >= 500:

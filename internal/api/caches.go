@@ -118,6 +118,9 @@ func createCache(q *request) (answer, error) {
 	if !created {
 		return answer{}, conflict("already_exists", "cache "+c.FullName().String()+" exists with the same settings")
 	}
+	if err := q.hasRoom(c.FullName(), q.Streams.ReopenCache, q.Streams.DeleteCache); err != nil {
+		return answer{}, err
+	}
 	return answer{http.StatusCreated, viewCache(&c)}, nil
 }
 

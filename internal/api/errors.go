@@ -5,11 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"path/filepath"
+	"syscall"
 
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -44,6 +48,20 @@ func conflict(code, message string) *apiError {
 type errorBody struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
+}
+
+// diskFull says where there is no room, as far as that is known.
+func diskFull(err error) *apiError {
+	found, where := "", "the data directory"
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		found, where = fmt.Sprintf(" (%v)", p), filepath.Dir(p.Path)
+	}
+	return &apiError{http.StatusInsufficientStorage, wire.ReasonDiskFull,
+		fmt.Sprintf("not done: the broker's disk is full%s; make room on the file system of %s, or raise its quota, and try again", found, where)}
+}
+
+func isDiskFull(err error) bool {
+	return errors.Is(err, storage.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // answerOf maps what the layers below report. What is not listed is ours to
@@ -84,6 +102,8 @@ func answerOf(err error) (e *apiError, known bool) {
 		return conflict("conflict", "changed by another caller at the same time; try again"), true
 	case errors.Is(err, meta.ErrUnknownOutcome):
 		return &apiError{http.StatusGatewayTimeout, "outcome_unknown", "it may have been done; look before trying again"}, true
+	case isDiskFull(err):
+		return diskFull(err), true
 	case errors.Is(err, meta.ErrUnavailable), errors.Is(err, meta.ErrClosed):
 		return &apiError{http.StatusServiceUnavailable, "not_ready", err.Error()}, true
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

@@ -2,7 +2,10 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"strings"
@@ -273,7 +276,31 @@ func createStream(q *request) (answer, error) {
 	if !created {
 		return answer{}, conflict("already_exists", "stream "+s.FullName().String()+" exists with the same settings")
 	}
+	if s.Durable {
+		if err := q.hasRoom(s.FullName(), q.Streams.ReopenStream, q.Streams.DeleteStream); err != nil {
+			return answer{}, err
+		}
+	}
 	return answer{http.StatusCreated, viewStream(&s)}, nil
+}
+
+// hasRoom takes back what was just made when there is no room for its shards: a shard that
+// could not be made is out of service, and a stream or cache of such is of no use.
+func (q *request) hasRoom(n meta.Name, reopen func(ctx context.Context, tenant, namespace, name string, report func(int, string, error)) error,
+	remove func(ctx context.Context, tenant, namespace, name string) error) error {
+	var full error
+	err := reopen(q.http.Context(), n.Tenant, n.Namespace, n.Name, func(_ int, _ string, err error) {
+		if isDiskFull(err) {
+			full = err
+		}
+	})
+	if err != nil || full == nil {
+		return nil // it was made, and is there or was removed since
+	}
+	if err := remove(q.http.Context(), n.Tenant, n.Namespace, n.Name); err != nil {
+		return fmt.Errorf("%s is left with shards out of service: %w", n, errors.Join(full, err))
+	}
+	return full
 }
 
 // fits refuses records that no frame of this broker could carry.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -126,9 +127,12 @@ func createTenant(q *request) (answer, error) {
 	if !created {
 		return answer{}, conflict("already_exists", "tenant "+t.ID+" exists")
 	}
-	// A tenant that nobody can sign for would be of no use. A failure here leaves a
-	// tenant without keys, which deleting and creating it again mends.
+	// A tenant that nobody can sign for would be of no use.
 	if _, err := q.Keys.Ensure(t.ID); err != nil {
+		err = fmt.Errorf("signing key of tenant %s: %w", t.ID, err)
+		if left := q.Catalog.DeleteTenant(q.http.Context(), t.ID); left != nil {
+			err = fmt.Errorf("tenant %s is left without one, remove it: %w", t.ID, errors.Join(err, left))
+		}
 		return answer{}, err
 	}
 	return answer{http.StatusCreated, viewTenant(&t)}, nil
