@@ -281,7 +281,7 @@ func (c *Cache) options(sh *shard) partition.CacheOptions {
 		Budget:   b.tenant(def.Tenant),
 		Counters: &c.totals,
 		NextID:   func() uint64 { return b.ids.Add(1) },
-		OnError:  b.backgroundError,
+		OnError:  b.cacheError,
 
 		MaxValueBytes: int(b.o.Defaults.MaxValueBytes),
 	}
@@ -353,4 +353,17 @@ func (c *Cache) Sums() (keys, bytes int64, watchers int) {
 		}
 	}
 	return keys, bytes, watchers
+}
+
+// cacheError tells of background work of a cache. A snapshot that is no use costs time and
+// nothing else: there is nothing for an operator to do.
+func (b *Broker) cacheError(shard, what string, err error) {
+	if what != "snapshot" {
+		b.backgroundError(shard, what, err)
+		return
+	}
+	b.o.Log.Warn("snapshot of a cache's index was not used: the index was read from the log, and the next clean stop writes another", "shard", shard, "error", err)
+	if b.o.Events.OnBackgroundError != nil {
+		b.o.Events.OnBackgroundError(shard, what, err)
+	}
 }
