@@ -311,6 +311,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"stream", "create", "a", "--shards", "5000"}, exitRefused, "shards"},
 		{[]string{"stream", "create", "a", "--durable", "--fsync", "always"}, exitUsage, "none, periodic, on_commit"},
 		{[]string{"stream", "create", "a", "--durable", "--retention-age", "0"}, exitUsage, "keep nothing"},
+		{[]string{"stream", "create", "a", "--durable", "--retention-age", "1500ms"}, exitUsage, "1500ms is not a whole number of seconds"},
 		{[]string{"stream", "create", "a", "--durable", "--retention-bytes", "0"}, exitUsage, "keep nothing"},
 		{[]string{"stream", "create", "a", "--durable", "--overflow", "block"}, exitUsage, "in-memory"},
 		{[]string{"stream", "create", "a", "--max-record-bytes", "64MiB"}, exitRefused, "limits.frame_bytes"},

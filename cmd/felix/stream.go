@@ -84,6 +84,9 @@ func (e *environment) streamCreate() *cobra.Command {
 			if d < time.Second {
 				return usagef("--retention-age %s would keep nothing: at least 1s", age)
 			}
+			if d%time.Second != 0 {
+				return usagef("--retention-age %s is not a whole number of seconds", age)
+			}
 			n := uint64(d / time.Second)
 			s.Retention.MaxAgeSeconds = &n
 		}
@@ -132,7 +135,7 @@ func (e *environment) streamCreate() *cobra.Command {
 	f.StringVar(&fsync, "fsync", "", "none, periodic or on_commit; the broker's default when not given")
 	f.StringVar(&age, "retention-age", "", "how long records are kept, as in 24h or 7d")
 	f.StringVar(&size, "retention-bytes", "", "how much a shard keeps, as in 10GiB")
-	f.StringVar(&overflow, "overflow", "", "in-memory streams: block, drop_new or drop_old for a slow subscriber")
+	f.StringVar(&overflow, "overflow", "", "in-memory streams: block, drop_new (if not given) or drop_old for a slow subscriber")
 	f.StringVar(&large, "max-record-bytes", "", "largest record, at most 64MiB")
 	f.BoolVar(&storePublisher, "store-publisher", false, "keep who published beside each record")
 	complete(c, "kind", "stream", "queue")

@@ -188,10 +188,35 @@ func TestStreamDefaults(t *testing.T) {
 	require.Equal(t, false, got["durable"], "absent means in memory")
 	require.Equal(t, "Stream", got["kind"])
 	require.Equal(t, 1.0, got["shards"])
-	require.Equal(t, "block", got["overflow"])
+	require.Equal(t, "drop_new", got["overflow"])
 	status, got = f.do("POST", streams, f.all(), `{"stream":"q","kind":"Queue","durable":true}`)
 	require.Equal(t, 201, status, got)
 	require.Equal(t, "Queue", got["kind"])
+	require.NotContains(t, got, "overflow", "a durable stream has none")
+}
+
+// A change is judged by what the stream comes to, and one of something else by nothing.
+func TestStreamChangesThatExcludeEachOther(t *testing.T) {
+	f := newFixture(t)
+	status, got := f.do("POST", streams, f.all(), `{"stream":"m"}`)
+	require.Equal(t, 201, status, got)
+	status, got = f.do("POST", streams, f.all(), `{"stream":"d","durable":true,"fsync":"on_commit","retention":{"max_age_seconds":60}}`)
+	require.Equal(t, 201, status, got)
+	for path, body := range map[string]string{
+		"/m": `{"retention":{"max_age_seconds":60}}`,
+		"/d": `{"overflow":"block"}`,
+	} {
+		status, got := f.do("PATCH", streams+path, f.all(), body)
+		require.Equal(t, 400, status, "%s %v", body, got)
+		require.Equal(t, "invalid_request", got["code"])
+	}
+	for path, body := range map[string]string{
+		"/m": `{"delivery":"AtMostOnce"}`,
+		"/d": `{"retention":{"max_age_seconds":null}}`,
+	} {
+		status, got := f.do("PATCH", streams+path, f.all(), body)
+		require.Equal(t, 200, status, "%s %v", body, got)
+	}
 }
 
 // Each body is refused by the name of what is wrong with it, and nothing is made.
@@ -217,6 +242,10 @@ func TestStreamBodiesRefused(t *testing.T) {
 		`{"stream":"a","fsync":"always"}`:       "fsync",
 		`{"stream":"a","overflow":"x"}`:         "overflow",
 		`{"stream":"a","region":""}`:            "region is empty",
+		`{"stream":"a","fsync":"on_commit"}`:    "needs durable",
+		`{"stream":"a","retention":{"max_age_seconds":60}}`:                                  "retention needs durable",
+		`{"stream":"a","durable":false,"retention":{"max_size_bytes":9}}`:                    "retention needs durable",
+		`{"stream":"a","durable":true,"overflow":"drop_old"}`:                                "exclude each other",
 		`{"stream":"a","durable":true,"retention":{"max_age_seconds":0}}`:                    "max_age_seconds 0 would keep nothing",
 		`{"stream":"a","durable":true,"retention":{"max_size_bytes":0}}`:                     "max_size_bytes 0 would keep nothing",
 		`{"stream":"a","durable":true,"retention":{"max_age_seconds":18446744073709551615}}`: "over the most",

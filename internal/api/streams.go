@@ -181,6 +181,22 @@ func (b *streamBody) fill(s *meta.Stream) error {
 	return nil
 }
 
+// agree refuses settings given that mean nothing of the stream they come to: to take them
+// would say that they hold.
+func (b *streamBody) agree(s *meta.Stream) error {
+	switch given := b.Fsync.given || b.Retention != nil; {
+	case s.Durable && b.Overflow.value != nil && *b.Overflow.value != "":
+		return invalid("overflow and durable exclude each other: a slow reader of a durable stream falls back to disk")
+	case s.Durable || !given:
+		return nil
+	case s.Fsync != meta.FsyncDefault:
+		return invalid("fsync %q needs durable: an in-memory stream has no disk", s.Fsync)
+	case s.Retention != meta.Retention{}:
+		return invalid("retention needs durable: an in-memory stream keeps no records")
+	}
+	return nil
+}
+
 func bound(field string, v *uint64, most uint64) error {
 	switch {
 	case v == nil:
@@ -199,8 +215,11 @@ func viewStream(s *meta.Stream) Stream {
 		Kind: show(kinds, s.Kind), Shards: s.Shards, ReplicationFactor: s.ReplicationFactor,
 		Consistency: show(consistencies, s.Consistency), Delivery: show(deliveries, s.Delivery),
 		Durable: s.Durable, Region: s.Region, Routing: show(routings, s.Routing),
-		Fsync: show(fsyncs, s.Fsync), Overflow: show(overflows, s.Overflow),
+		Fsync:          show(fsyncs, s.Fsync),
 		MaxRecordBytes: s.MaxRecordBytes, StorePublisher: s.StorePublisher,
+	}
+	if !s.Durable {
+		v.Overflow = show(overflows, s.Overflow)
 	}
 	if s.Retention.MaxAge > 0 {
 		n := uint64(s.Retention.MaxAge / time.Second)
@@ -260,6 +279,9 @@ func createStream(q *request) (answer, error) {
 	}
 	s := meta.Stream{Tenant: q.path("t"), Namespace: q.path("ns"), Name: b.Stream}
 	if err := b.fill(&s); err != nil {
+		return answer{}, err
+	}
+	if err := b.agree(&s); err != nil {
 		return answer{}, err
 	}
 	s = s.WithDefaults()
@@ -338,6 +360,9 @@ func patchStream(q *request) (answer, error) {
 	}
 	s, err := q.Catalog.UpdateStream(q.http.Context(), q.streamName(), func(s *meta.Stream) error {
 		if err := b.fill(s); err != nil {
+			return err
+		}
+		if err := b.agree(s); err != nil {
 			return err
 		}
 		return q.fits(s)

@@ -239,7 +239,7 @@ func checkDisplayName(object, name string) error {
 }
 
 // WithDefaults is the stream with every empty field set: kind stream, one shard, one
-// replica, leader, at_least_once, modulo, block.
+// replica, leader, at_least_once, modulo, and in memory drop_new, as the wire protocol has it.
 func (s Stream) WithDefaults() Stream {
 	def(&s.Kind, KindStream)
 	def(&s.Shards, 1)
@@ -247,7 +247,10 @@ func (s Stream) WithDefaults() Stream {
 	def(&s.Consistency, ConsistencyLeader)
 	def(&s.Delivery, AtLeastOnce)
 	def(&s.Routing, RoutingModulo)
-	def(&s.Overflow, OverflowBlock)
+	if s.Durable {
+		def(&s.Overflow, OverflowBlock) // nobody overflows; it is what definitions have always held
+	}
+	def(&s.Overflow, OverflowDropNew)
 	return s
 }
 
