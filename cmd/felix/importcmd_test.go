@@ -164,7 +164,7 @@ func TestImportRefusals(t *testing.T) {
 		{"no such directory", "nowhere", []string{"--stream", "orders"}, exitUsage, []string{"nowhere"}},
 		{"nothing in it", "empty", []string{"--stream", "orders"}, exitOther, []string{"holds no segments"}},
 		{"one above", ".", []string{"--stream", "orders"}, exitOther, []string{"name one of the shards below it"}},
-		{"in use", "felix-data/meta", []string{"--stream", "orders"}, exitOther, []string{"locked by a running broker"}},
+		{"in use", "felix-data/meta", []string{"--stream", "orders"}, exitOther, []string{"is in use", "locked by another process"}},
 		{"no such stream", good, []string{"--stream", "none"}, exitMissing, []string{"none"}},
 		{"no such cache", s.logDir("nothing", v["segment_header_v2"]), []string{"--cache", "none"}, exitMissing, []string{"none"}},
 		{"no such shard", good, []string{"--stream", "orders", "--shard", "4"}, exitUsage, []string{"--shard 4", "has 1"}},
