@@ -113,6 +113,8 @@ type shardWorker struct {
 	own   *slot           // the connection of the polls
 	base  context.Context // of requests about records; it does not end
 
+	held places // those of the present poll
+
 	// due says that settles wait, to a worker that waits for a place.
 	due chan struct{}
 
@@ -323,19 +325,26 @@ func (w *shardWorker) take(ctx context.Context, most int) *places {
 	if ctx.Err() != nil || !w.place(ctx) {
 		return nil
 	}
-	h := &places{room: w.room, n: 1}
-	for free := true; free && h.n < most; {
+	n := 1
+	for free := true; free && n < most; {
 		select {
 		case w.room <- struct{}{}:
-			h.n++
+			n++
 		default:
 			free = false
 		}
 	}
-	h.asked = h.n
+	// One whose time was up just as it was released may give these up too soon. Then
+	// what comes waits for places.
+	h := &w.held
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.late = time.AfterFunc(maxHeld, h.release)
+	h.room, h.asked, h.n = w.room, n, n
+	if h.late == nil {
+		h.late = time.AfterFunc(maxHeld, h.release)
+	} else {
+		h.late.Reset(maxHeld)
+	}
 	return h
 }
 

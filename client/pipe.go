@@ -25,8 +25,8 @@ type answer struct {
 	message wire.Message
 }
 
-// call is a request that waits for its answer. At most one of answered and lost
-// is called, once, outside the pipe's lock. lost is not called for the requests
+// call is a request that waits for its answer. answered copies what it keeps of the
+// answer. At most one of answered and lost is called, once, outside the pipe's lock. lost is not called for the requests
 // of a source, which hears by ended.
 type call interface {
 	answered(*answer)
@@ -52,6 +52,7 @@ type pipe struct {
 	onEnd         func(error)
 	socket        *gather
 	decoder       wire.Decoder // the reader's
+	came          answer       // the reader's: what it hands to a call, which copies it
 
 	mu sync.Mutex
 	// out are whole frames to write; spare is the buffer that out had before.
@@ -322,7 +323,7 @@ func (p *pipe) dispatch(f wire.Frame, ack *wire.PublishAck) error {
 			failure := ack.Failure
 			a.failure = &failure
 		}
-		return p.deliver(ack.RequestID, true, &a)
+		return p.deliver(ack.RequestID, true, a)
 	case wire.LayoutMessage:
 		return p.dispatchMessage(f.Payload)
 	}
@@ -352,24 +353,24 @@ func (p *pipe) dispatchMessage(payload []byte) error {
 	}
 	switch m := m.(type) {
 	case *wire.CacheOK:
-		return p.deliver(0, false, &answer{message: settled})
+		return p.deliver(0, false, answer{message: settled})
 	case *wire.CacheValue:
 		value := *m
 		value.Key, value.Value = "", bytes.Clone(m.Value) // the asker knows the key
-		return p.deliver(0, false, &answer{message: &value})
+		return p.deliver(0, false, answer{message: &value})
 	case *wire.PublishOK:
-		return p.deliver(m.RequestID, true, &answer{offset: m.Offset, hasOffset: m.HasOffset})
+		return p.deliver(m.RequestID, true, answer{offset: m.Offset, hasOffset: m.HasOffset})
 	case *wire.PublishError:
-		return p.deliver(m.RequestID, true, &answer{failure: &m.Failure})
+		return p.deliver(m.RequestID, true, answer{failure: &m.Failure})
 	case *wire.PublishRefused:
-		return p.deliver(m.RequestID, true, &answer{refused: m})
+		return p.deliver(m.RequestID, true, answer{refused: m})
 	case *wire.Error:
 		if p.nobodyWaits() {
 			return &Error{Op: "connection", Code: m.Failure.Code, Retry: m.Failure.Retry, Message: m.Failure.Message}
 		}
-		return p.deliver(0, false, &answer{failure: &m.Failure})
+		return p.deliver(0, false, answer{failure: &m.Failure})
 	}
-	return p.deliver(0, false, &answer{message: m})
+	return p.deliver(0, false, answer{message: m})
 }
 
 func (p *pipe) nobodyWaits() bool {
@@ -379,7 +380,7 @@ func (p *pipe) nobodyWaits() bool {
 }
 
 // deliver hands an answer to its call: the one with the id, or the oldest.
-func (p *pipe) deliver(id uint64, named bool, a *answer) error {
+func (p *pipe) deliver(id uint64, named bool, a answer) error {
 	p.mu.Lock()
 	at := p.head
 	for named && at < len(p.pending) && (p.pending[at].id != id || p.pending[at].call == nil) {
@@ -402,7 +403,9 @@ func (p *pipe) deliver(id uint64, named bool, a *answer) error {
 		p.pending, p.head = p.pending[:n], 0
 	}
 	p.mu.Unlock()
-	c.answered(a)
+	p.came = a
+	c.answered(&p.came)
+	p.came = answer{}
 	return nil
 }
 
