@@ -94,7 +94,26 @@ func (e *environment) subscribe(ctx context.Context, f *subFlags, stream string)
 		return err
 	}
 	defer s.Close()
-	return e.printRecords(ctx, f, stream, s)
+	printed, err := e.printRecords(ctx, f, stream, s)
+	if errors.Is(err, client.ErrConnectionLost) {
+		return e.cutOff(ctx, c, stream, printed, err)
+	}
+	return err
+}
+
+// cutOff says what a subscription has ended with that the client could not resume: one of
+// an in-memory stream, whose records have no offsets. The protocol has no word for why it
+// was ended, so whether the broker still answers has to tell.
+func (e *environment) cutOff(ctx context.Context, c *client.Client, stream string, printed int, lost error) error {
+	ctx, cancel := context.WithTimeout(ctx, e.opts.timeout)
+	defer cancel()
+	if _, err := c.StreamShards(ctx, stream); err != nil {
+		return fmt.Errorf("the subscription of stream %s ended after %d records, and the broker does not answer: subscribe again once it does; "+
+			"what is published meanwhile is not kept, for the stream is in memory: %w", stream, printed, lost)
+	}
+	return &exitError{exitRefused, fmt.Errorf("the broker ended the subscription of stream %s after %d records (overloaded): it took them too slowly and held back publishes, "+
+		"or the broker was started anew. The stream is in memory, so there is no offset to go on from: subscribe again for what comes; "+
+		"made with --overflow drop_old a stream drops records for a slow subscriber instead, made with --durable it keeps them: %w", stream, printed, lost)}
 }
 
 // startOf reads --from; offset says that it is one.
@@ -120,30 +139,31 @@ func startOf(from string) (start client.SubscribeOption, offset bool, err error)
 // errIdle ends a wait for which --idle has passed.
 var errIdle = errors.New("no record for as long as --idle says")
 
-func (e *environment) printRecords(ctx context.Context, f *subFlags, stream string, s *client.Subscription) error {
+// printRecords prints records until the subscription ends, or the command.
+func (e *environment) printRecords(ctx context.Context, f *subFlags, stream string, s *client.Subscription) (n int, err error) {
 	out := bufio.NewWriterSize(e.out, 64<<10)
 	defer out.Flush()
-	for n := 0; f.count == 0 || n < f.count; n++ {
+	for ; f.count == 0 || n < f.count; n++ {
 		// What was printed is seen before waiting for more; a burst is one write.
 		r, err := next(ctx, s, out, f.idle)
 		switch {
 		case err == nil:
 		case errors.Is(err, errIdle) && f.count == 0:
-			return nil
+			return n, nil
 		case errors.Is(err, context.Canceled) && ctx.Err() != nil && f.count == 0:
 			// Interrupted, which is how an endless command ends.
-			return nil
+			return n, nil
 		default:
-			return err
+			return n, err
 		}
 		if r.Lost > 0 {
 			fmt.Fprintf(e.err, "shard %d: %d records were not delivered, this subscriber was too slow\n", r.Shard, r.Lost)
 		}
 		if err := printRecord(out, f.format, stream, &r); err != nil {
-			return err
+			return n, err
 		}
 	}
-	return nil
+	return n, nil
 }
 
 // next waits for a record, at most idle when that is set. Only when it has to wait
