@@ -408,7 +408,7 @@ func TestWhatAKilledBackupLeft(t *testing.T) {
 				}
 			}
 			return name != ""
-		}, time.Minute, time.Millisecond)
+		}, patience, time.Millisecond)
 		return name
 	}
 	first := begin()
