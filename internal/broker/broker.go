@@ -251,6 +251,18 @@ func (b *Broker) tenant(name string) *partition.Budget {
 	return t
 }
 
+// TenantsInFlight are the bytes of each tenant's publishes that are accepted and not
+// answered, of tenants that have written since the start.
+func (b *Broker) TenantsInFlight() map[string]int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	used := make(map[string]int64, len(b.mu.tenants))
+	for name, t := range b.mu.tenants {
+		used[name] = t.Used()
+	}
+	return used
+}
+
 // quotaOf is the quota of a tenant: its own bounds, and the broker's where it has none.
 func (b *Broker) quotaOf(tenant string, own meta.Quota) *partition.Quota {
 	bytes, records := b.rates(own)

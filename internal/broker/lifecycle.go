@@ -146,6 +146,7 @@ func (b *Broker) options(s *Stream, sh *shard, dir string, def *meta.Stream) par
 		MaxQueueCapacity: l.MaxQueueCapacity,
 		QueueBytes:       l.QueueBytes,
 		BlockFor:         l.BlockFor,
+		ReadPageBytes:    l.ReadPageBytes,
 		ReplayBatches:    l.ReplayBatches,
 		ReplayBytes:      l.ReplayBytes,
 		NextID:           func() uint64 { return b.ids.Add(1) },
@@ -176,6 +177,7 @@ func (b *Broker) groups(dir string, sh *shard, def *meta.Stream) *partition.Grou
 	h := &partition.GroupHome{Dir: filepath.Join(dir, groupsDir)}
 	h.Storage = b.storage(def.Fsync)
 	h.Storage.SegmentBytes = b.o.Defaults.keyedSegment()
+	h.MaxWait, h.PollBytes, h.Defaults = b.o.Limits.PollWait, b.o.Limits.PollBytes, b.o.Limits.Groups
 	h.OnError = b.backgroundError
 	h.OnLost = func(shard, group string, records uint64) {
 		b.o.Log.Warn("retention removed records that a group had not settled", "shard", shard, "group", group, "records", records)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/internal/queue"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/vfs"
 )
@@ -86,6 +87,10 @@ type Limits struct {
 	ReplayBatches          int           // kept by an in-memory shard
 	ReplayBytes            int
 	LogQueueBytes          int64         // queued for one log
+	ReadPageBytes          int           // payload of one page of a read by range
+	PollBytes              int           // payload of one poll of a group
+	PollWait               time.Duration // of a poll that finds nothing
+	Groups                 queue.Config  // of groups that are not configured when they are made
 	QueueHoldBytes         int64         // by which a stream of kind queue may exceed its retention for its groups
 	Recovering             int           // shards opened at once
 	RetryOpen              time.Duration // before a shard that could not be opened is tried again; doubles up to 30 s
@@ -105,6 +110,9 @@ func DefaultLimits() Limits {
 		ReplayBatches:    partition.DefaultReplayBatches,
 		ReplayBytes:      partition.DefaultReplayBytes,
 		LogQueueBytes:    storage.DefaultQueueBytes,
+		ReadPageBytes:    partition.DefaultReadPageBytes,
+		PollBytes:        partition.DefaultPollBytes,
+		PollWait:         partition.DefaultPollWait,
 		QueueHoldBytes:   1 << 30,
 		Recovering:       max(4, 2*runtime.GOMAXPROCS(0)),
 		RetryOpen:        time.Second,
@@ -155,7 +163,8 @@ func (o *Options) normalise() error {
 		{"tenant_bytes_per_second", l.TenantBytesPerSecond}, {"tenant_records_per_second", l.TenantRecordsPerSecond}, {"ring_bytes", int64(l.RingBytes)},
 		{"rings_bytes", l.RingsBytes}, {"queue_capacity", int64(l.QueueCapacity)}, {"max_queue_capacity", int64(l.MaxQueueCapacity)},
 		{"queue_bytes", int64(l.QueueBytes)}, {"block_for", int64(l.BlockFor)}, {"replay_batches", int64(l.ReplayBatches)},
-		{"replay_bytes", int64(l.ReplayBytes)}, {"log_queue_bytes", l.LogQueueBytes}, {"queue_hold_bytes", l.QueueHoldBytes}, {"recovering", int64(l.Recovering)},
+		{"replay_bytes", int64(l.ReplayBytes)}, {"log_queue_bytes", l.LogQueueBytes}, {"queue_hold_bytes", l.QueueHoldBytes}, {"read_page_bytes", int64(l.ReadPageBytes)},
+		{"poll_bytes", int64(l.PollBytes)}, {"poll_wait", int64(l.PollWait)}, {"recovering", int64(l.Recovering)},
 		{"retry_open", int64(l.RetryOpen)},
 	} {
 		if n.v < 0 {
@@ -174,6 +183,12 @@ func (o *Options) normalise() error {
 	orDefault(&l.ReplayBytes, d.ReplayBytes)
 	orDefault(&l.LogQueueBytes, d.LogQueueBytes)
 	orDefault(&l.QueueHoldBytes, d.QueueHoldBytes)
+	orDefault(&l.ReadPageBytes, d.ReadPageBytes)
+	orDefault(&l.PollBytes, d.PollBytes)
+	orDefault(&l.PollWait, d.PollWait)
+	if err := l.Groups.Validate(); err != nil {
+		return fmt.Errorf("broker: groups: %w", err)
+	}
 	orDefault(&l.Recovering, d.Recovering)
 	orDefault(&l.RetryOpen, d.RetryOpen)
 	return nil

@@ -27,6 +27,7 @@ type Options struct {
 	Auth     Auth
 	Storage  Storage
 	Streams  Streams
+	Groups   Groups
 	Limits   Limits
 	Log      Log
 	Shutdown Shutdown
@@ -82,6 +83,17 @@ type Streams struct {
 	RingsBytes    int64         // the same of all shards together
 	QueueCapacity int64         // batches waiting for one subscriber of an in-memory stream
 	BlockTimeout  time.Duration // how long a full queue of policy block holds publishers back
+
+	QueueHoldBytes int64 // by which a stream of kind queue may exceed its retention for its groups
+}
+
+// Groups is how consumer groups are set that were not configured when they were made.
+type Groups struct {
+	Visibility  time.Duration // how long a claim stands when the poll does not say
+	MaxAttempts int64         // deliveries before a record is a dead letter
+	Backoff     time.Duration // after the first nack that names no delay; 0: none
+	BackoffMax  time.Duration // 0: the longest delay there is
+	MaxInFlight int64         // claimed and delayed records
 }
 
 // Limits bound what clients can make the broker hold.
@@ -98,6 +110,10 @@ type Limits struct {
 	TenantBytesPerSecond    int64 // 0: no bound
 	TenantRecordsPerSecond  int64 // 0: no bound
 	NodeInflightBytes       int64
+	ReadPageBytes           int64 // payload of one page of a read by range
+	PollRecords             int64
+	PollBytes               int64         // payload of one poll
+	PollWait                time.Duration // of a poll that finds nothing
 	IdleTimeout             time.Duration
 	KeepAlive               time.Duration
 }

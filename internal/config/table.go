@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/felixlog/felix/internal/queue"
 )
 
 // Setting is one line of the table.
@@ -66,6 +68,15 @@ func Settings(o *Options) []Setting {
 	t.count(&o.Streams.QueueCapacity, "streams.queue_capacity", "", "1024", 1, 4096, "batches waiting for one subscriber of an in-memory stream")
 	t.duration(&o.Streams.BlockTimeout, "streams.block_timeout", "", "5s", time.Millisecond, 10*time.Minute, "how long a full queue of overflow policy block holds publishers back")
 
+	t.bytes(&o.Streams.QueueHoldBytes, "streams.queue_hold_bytes", "", "1GiB", 1, 1<<50, "by how much a shard of a stream of kind queue may exceed its retention for records that a group has not settled")
+
+	gr := &o.Groups
+	t.duration(&gr.Visibility, "groups.visibility", "", queue.DefaultVisibility.String(), time.Millisecond, queue.MaxVisibility, "how long a claim stands when the poll does not say; of groups made from now on, as all of groups.*")
+	t.count(&gr.MaxAttempts, "groups.max_attempts", "", formatCount(queue.DefaultMaxAttempts), 1, queue.MaxMaxAttempts, "deliveries before a record is a dead letter")
+	t.duration(&gr.Backoff, "groups.backoff", "", "0s", 0, queue.MaxDelay, "delay after the first nack that names none, doubled with each")
+	t.duration(&gr.BackoffMax, "groups.backoff_max", "", "0s", 0, queue.MaxDelay, "the longest such delay; 0: 12 h")
+	t.count(&gr.MaxInFlight, "groups.max_in_flight", "", formatCount(queue.DefaultMaxInFlight), 1, queue.MostInFlight, "claimed and delayed records of a group")
+
 	t.bytes(&li.FrameBytes, "limits.frame_bytes", "FELIX_MAX_FRAME_BYTES", "16MiB", 4096, 128<<20, "largest frame after authentication")
 	t.bytes(&li.PreauthFrameBytes, "limits.preauth_frame_bytes", "FELIX_PREAUTH_MAX_FRAME_BYTES", "64KiB", 1024, 1<<20, "largest frame before authentication")
 	t.count(&li.PreauthStreams, "limits.preauth_streams", "FELIX_PREAUTH_MAX_STREAMS_PER_CONN", "16", 1, 1024, "streams read on a connection before one is authenticated")
@@ -78,6 +89,10 @@ func Settings(o *Options) []Setting {
 	t.bytes(&li.TenantBytesPerSecond, "limits.tenant_bytes_per_second", "", "0", 0, 1<<40, "payload bytes a tenant may write a second, unless the tenant says so itself; 0: no bound")
 	t.count(&li.TenantRecordsPerSecond, "limits.tenant_records_per_second", "", "0", 0, 1<<40, "records a tenant may write a second, unless the tenant says so itself; 0: no bound")
 	t.bytes(&li.NodeInflightBytes, "limits.node_inflight_bytes", "", "256MiB", 64<<10, 1<<40, "unanswered publish bytes of the broker")
+	t.bytes(&li.ReadPageBytes, "limits.read_page_bytes", "", "4MiB", 1, 64<<20, "payload of one page of a read by range, one record in any case; within the frame")
+	t.count(&li.PollRecords, "limits.poll_records", "", "1000", 1, queue.MaxPollRecords, "records of one poll of a group")
+	t.bytes(&li.PollBytes, "limits.poll_bytes", "", "4MiB", 1, 64<<20, "payload of one poll of a group, one record in any case; within the frame")
+	t.duration(&li.PollWait, "limits.poll_wait", "", "30s", time.Millisecond, time.Hour, "how long a poll of a group that finds nothing may wait")
 	t.duration(&li.IdleTimeout, "limits.idle_timeout", "FELIX_MAX_IDLE_TIMEOUT_MS", "30s", time.Second, time.Hour, "silence after which a connection is given up")
 	t.duration(&li.KeepAlive, "limits.keepalive", "FELIX_KEEPALIVE_MS", "5s", 100*time.Millisecond, time.Hour, "interval of keep-alives on a silent connection")
 

@@ -76,6 +76,9 @@ func (o *Options) Validate() error {
 	if o.Streams.RingBytes > o.Streams.RingsBytes {
 		bad("streams.ring_bytes %s is above streams.rings_bytes %s", FormatBytes(o.Streams.RingBytes), FormatBytes(o.Streams.RingsBytes))
 	}
+	if g := &o.Groups; g.BackoffMax != 0 && g.BackoffMax < g.Backoff {
+		bad("groups.backoff_max %s is below groups.backoff %s", g.BackoffMax, g.Backoff)
+	}
 	if li.KeepAlive >= li.IdleTimeout {
 		bad("limits.keepalive %s must be below limits.idle_timeout %s", li.KeepAlive, li.IdleTimeout)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/config"
+	"github.com/felixlog/felix/internal/queue"
 	"github.com/felixlog/felix/internal/server"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/vfs"
@@ -61,6 +62,7 @@ func planOf(o *config.Options, fsys vfs.FS) (plan, error) {
 			Connections: int(li.Connections), AuthTimeout: li.AuthTimeout, PreAuthFrameBytes: int(li.PreauthFrameBytes),
 			PreAuthStreams: int(li.PreauthStreams), FrameBytes: int(li.FrameBytes), PublishWindow: int(li.PublishWindow),
 			InFlightBytes: int(li.ConnectionInflightBytes), Subscriptions: int(li.Subscriptions),
+			PollRecords: int(li.PollRecords),
 			IdleTimeout: li.IdleTimeout, KeepAlive: li.KeepAlive,
 		},
 		alpn:       o.TLS.RequireALPN,
@@ -80,6 +82,11 @@ func planOf(o *config.Options, fsys vfs.FS) (plan, error) {
 	p.broker.RingsBytes = o.Streams.RingsBytes
 	p.broker.QueueCapacity = int(o.Streams.QueueCapacity)
 	p.broker.BlockFor = o.Streams.BlockTimeout
+	p.broker.QueueHoldBytes = o.Streams.QueueHoldBytes
+	p.broker.ReadPageBytes = int(min(li.ReadPageBytes, p.mostRecord))
+	p.broker.PollBytes = int(min(li.PollBytes, p.mostRecord))
+	p.broker.PollWait = li.PollWait
+	p.broker.Groups = groupsOf(&o.Groups)
 	if st.Mode == config.StorageNone {
 		return p, nil
 	}
@@ -94,6 +101,22 @@ func planOf(o *config.Options, fsys vfs.FS) (plan, error) {
 		p.disk.minFree = min(mostReserve, usage.Total/reserveShare)
 	}
 	return p, nil
+}
+
+// groupsOf is how groups are set that nobody configures. What is a group's default anyway
+// is left out: a group that says nothing has nothing to write down.
+func groupsOf(g *config.Groups) queue.Config {
+	c := queue.Config{Backoff: g.Backoff, BackoffMax: g.BackoffMax}
+	if g.Visibility != queue.DefaultVisibility {
+		c.Visibility = g.Visibility
+	}
+	if g.MaxAttempts != queue.DefaultMaxAttempts {
+		c.MaxAttempts = int(g.MaxAttempts)
+	}
+	if g.MaxInFlight != queue.DefaultMaxInFlight {
+		c.MaxInFlight = int(g.MaxInFlight)
+	}
+	return c
 }
 
 // usageOf is the room of the file system dir will be on; dir may not exist yet.

@@ -40,6 +40,7 @@ func (n *Node) readings() obs.Readings {
 					Shards: s.Shards(), Subscribers: stats.Subscribers, Lag: stats.Lag,
 					Records: c.Records.Load(), Bytes: c.Bytes.Load(),
 					DeliveredRecords: c.DeliveredEvents.Load(), DeliveredFrames: c.DeliveredBytes.Load(),
+					PollsCut: c.PollsCut.Load(), Forgotten: c.Forgotten.Load(),
 				})
 			}
 			return named, len(all)
@@ -55,6 +56,8 @@ func (n *Node) readings() obs.Readings {
 				}
 				f.Tenant, f.Namespace, f.Cache = c.Name()
 				f.Keys, f.Bytes, f.Watchers = c.Sums()
+				def := c.Meta()
+				f.MaxKeys, f.MaxBytes = int64(def.MaxKeys), int64(def.MaxBytes)
 				all = append(all, f)
 			})
 			return all

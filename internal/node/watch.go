@@ -110,6 +110,10 @@ func (n *Node) gauges() obs.Gauges {
 		Subscribers: func() int { return n.broker.Stats().Subscribers },
 		SlowestLag:  n.slowestLag,
 		Inflight:    func() int64 { return n.broker.Stats().InFlight },
+		Tenants:     n.broker.TenantsInFlight,
+		Limits: obs.Limits{
+			NodeInFlight: n.plan.broker.NodeInFlight, TenantInFlight: n.plan.broker.TenantInFlight, Connections: n.plan.server.Connections,
+		},
 		Shards: func() map[string]int {
 			byName := map[string]int{}
 			for s := partition.Opening; s <= partition.Closed; s++ {
@@ -203,7 +207,8 @@ func (n *Node) brokerEvents() broker.Events {
 			n.unreadable.forget(shard)
 			n.log.Debug("shard", "shard", shard, "state", state.String())
 		},
-		OnRemoved: func(dir string) { n.log.Info("directory of a deleted stream removed", "dir", dir) },
+		OnGroupsClamped: func(_ string, groups int) { n.metrics.GroupsClamped(groups) },
+		OnRemoved:       func(dir string) { n.log.Info("directory of a deleted stream removed", "dir", dir) },
 		OnProgress: func(p broker.Progress) {
 			n.log.Debug("recovery", "opened", p.Opened, "shards", p.Total)
 		},

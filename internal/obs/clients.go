@@ -80,6 +80,9 @@ func (m *Metrics) Refused(reason string) { m.refused.WithLabelValues(reason).Inc
 // Paused counts a time a client's stream was not read. Reasons are a fixed set.
 func (m *Metrics) Paused(reason string) { m.paused.WithLabelValues(reason).Inc() }
 
+// GroupsClamped counts groups that were past the end of their stream.
+func (m *Metrics) GroupsClamped(groups int) { m.clamped.Add(float64(groups)) }
+
 // Delivered counts what was written to subscribers.
 func (m *Metrics) Delivered(records, bytes int) {
 	m.deliveredEvents.Add(float64(records))

@@ -53,6 +53,8 @@ func allGauges() Gauges {
 		Subscribers: func() int { return 3 },
 		SlowestLag:  func() uint64 { return 11 },
 		Inflight:    func() int64 { return 13 },
+		Tenants:     func() map[string]int64 { return map[string]int64{"acme": 12} },
+		Limits:      Limits{NodeInFlight: 130, TenantInFlight: 120, Connections: 8},
 		Shards:      func() map[string]int { return map[string]int{"active": 4, "damaged": 1} },
 		Recovery:    func() Recovery { return Recovery{Done: 5, Total: 6, Percent: 83, BytesRead: 7, Bytes: 9} },
 		Disk:        func() (int64, int64) { return 100, 10 },
@@ -65,7 +67,7 @@ func allReadings() Readings {
 		Streams: func() ([]StreamFigures, int) {
 			return []StreamFigures{{Tenant: "t", Namespace: "n", Stream: "s", Shards: 2, Subscribers: 3, Lag: 4, Records: 5, Bytes: 6, DeliveredRecords: 7, DeliveredFrames: 8}}, 9
 		},
-		Caches: func() []CacheFigures { return []CacheFigures{{Tenant: "t", Namespace: "n", Cache: "c", Keys: 2}} },
+		Caches: func() []CacheFigures { return []CacheFigures{{Tenant: "t", Namespace: "n", Cache: "c", Keys: 2, MaxKeys: 5, MaxBytes: 6}} },
 		Groups: func() ([]GroupFigures, int) {
 			return []GroupFigures{{Tenant: "t", Namespace: "n", Stream: "s", Shard: "0", Group: "g", Ready: 2}}, 1
 		},
@@ -204,7 +206,8 @@ func TestGauges(t *testing.T) {
 	text := scrape(t, m)
 	for series, want := range map[string]string{
 		"felix_storage_unsynced_bytes": "7", "felix_storage_unsynced_seconds": "1.5", "felix_subscribers": "3",
-		"felix_subscription_lag_records": "11", "felix_inflight_bytes": "13", `felix_shards{state="damaged"}`: "1",
+		"felix_subscription_lag_records": "11", "felix_inflight_bytes": "13", "felix_inflight_limit_bytes": "130", "felix_connections_limit": "8",
+		`felix_tenant_inflight_bytes{tenant="acme"}`: "12", "felix_tenant_inflight_limit_bytes": "120", `felix_shards{state="damaged"}`: "1",
 		"felix_recovery_shards_done": "5", "felix_recovery_shards": "6", "felix_recovery_percent": "83", "felix_recovery_read_bytes": "7", "felix_recovery_bytes": "9", "felix_disk_free_bytes": "100", "felix_disk_reserve_bytes": "10",
 		`felix_dropped_total{policy="drop_new"}`: "2", `felix_connections{transport="tcp"}`: "1", `felix_connections_total{transport="tcp"}`: "2",
 		"felix_delivered_records_total": "5", "felix_delivered_bytes_total": "50",

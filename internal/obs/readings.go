@@ -10,12 +10,14 @@ type StreamFigures struct {
 	Lag                               uint64 // records, of the slowest subscriber
 	Records, Bytes                    uint64 // written
 	DeliveredRecords, DeliveredFrames uint64 // to subscribers: records, and bytes of frames
+	PollsCut, Forgotten               uint64 // polls at a group's bound in flight, producers that made room
 }
 
 // CacheFigures are a cache at one moment; those that count only rise.
 type CacheFigures struct {
 	Tenant, Namespace, Cache                  string
 	Keys, Bytes                               int64
+	MaxKeys, MaxBytes                         int64 // 0: no bound
 	Watchers                                  int
 	Gets, Hits, Puts, Deletes                 uint64
 	Conditions, Full, Failed                  uint64 // writes that were refused, and why
@@ -52,11 +54,16 @@ var (
 	streamSubscribers = desc("felix_stream_subscribers", "Subscriptions of a stream.", streamLabels...)
 	streamLag         = desc("felix_stream_lag_records", "Records by which a stream's slowest subscription is behind.", streamLabels...)
 
+	streamPollsCut  = desc("felix_stream_polls_cut_total", "Looks for records of a stream's groups that were cut short by the bound on records in flight.", streamLabels...)
+	streamForgotten = desc("felix_stream_producers_forgotten_total", "Idempotent producers of a stream that were forgotten because others came.", streamLabels...)
+
 	cacheLabels = []string{"tenant", "namespace", "cache"}
 	groupLabels = []string{"tenant", "namespace", "stream", "shard", "group"}
 
 	cacheKeys     = desc("felix_cache_keys", "Keys of a cache, writes in flight included.", cacheLabels...)
 	cacheBytes    = desc("felix_cache_bytes", "Bytes of the newest records of a cache's keys.", cacheLabels...)
+	cacheMaxKeys  = desc("felix_cache_max_keys", "Bound of a cache on keys; absent without one.", cacheLabels...)
+	cacheMaxBytes = desc("felix_cache_max_bytes", "Bound of a cache on bytes; absent without one.", cacheLabels...)
 	cacheWatchers = desc("felix_cache_watchers", "Watches of a cache.", cacheLabels...)
 	cacheRequests = desc("felix_cache_requests_total", "Requests to a cache by operation (get, put, delete, counter_add).", append(cacheLabels, "operation")...)
 	cacheHits     = desc("felix_cache_hits_total", "Gets that found a value.", cacheLabels...)
@@ -76,8 +83,8 @@ func (m *Metrics) WatchReadings(r Readings) error { return m.reg.Register(&readi
 type readingCollector struct{ r Readings }
 
 func (c *readingCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{streamCount, streamShards, streamRecords, streamBytes, streamDelivered, streamFrames, streamSubscribers, streamLag,
-		cacheKeys, cacheBytes, cacheWatchers, cacheRequests, cacheHits, cacheRefused, cacheRemoved, cacheEvents,
+	for _, d := range []*prometheus.Desc{streamCount, streamShards, streamRecords, streamBytes, streamDelivered, streamFrames, streamSubscribers, streamLag, streamPollsCut, streamForgotten,
+		cacheKeys, cacheBytes, cacheMaxKeys, cacheMaxBytes, cacheWatchers, cacheRequests, cacheHits, cacheRefused, cacheRemoved, cacheEvents,
 		groupCount, groupRecords, groupSettled, groupLag} {
 		ch <- d
 	}
@@ -126,6 +133,8 @@ func (s sink) stream(f *StreamFigures) {
 	s.count(streamFrames, f.DeliveredFrames, l...)
 	s.gauge(streamSubscribers, float64(f.Subscribers), l...)
 	s.gauge(streamLag, float64(f.Lag), l...)
+	s.count(streamPollsCut, f.PollsCut, l...)
+	s.count(streamForgotten, f.Forgotten, l...)
 }
 
 func (s sink) cache(k *CacheFigures) {
@@ -133,6 +142,12 @@ func (s sink) cache(k *CacheFigures) {
 	with := func(v string) []string { return append(l[:len(l):len(l)], v) }
 	s.gauge(cacheKeys, float64(k.Keys), l...)
 	s.gauge(cacheBytes, float64(k.Bytes), l...)
+	if k.MaxKeys > 0 {
+		s.gauge(cacheMaxKeys, float64(k.MaxKeys), l...)
+	}
+	if k.MaxBytes > 0 {
+		s.gauge(cacheMaxBytes, float64(k.MaxBytes), l...)
+	}
 	s.gauge(cacheWatchers, float64(k.Watchers), l...)
 	s.count(cacheRequests, k.Gets, with("get")...)
 	s.count(cacheRequests, k.Puts, with("put")...)

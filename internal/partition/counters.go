@@ -45,6 +45,9 @@ type Counters struct {
 	SlowEnded  atomic.Uint64 // subscriptions ended because they blocked too long
 	Trimmed    atomic.Uint64 // subscriptions ended because retention overtook them
 	Blocked    atomic.Uint64 // publishes that were held back for a slow subscriber
+
+	PollsCut  atomic.Uint64 // looks for records of a group that its bound on records in flight cut short
+	Forgotten atomic.Uint64 // producers that had to make room for others
 }
 
 func resultOf(b *Publish) Result {

@@ -10,7 +10,9 @@ import (
 // onStable takes a group in that is as durable as the log acknowledges. The log calls
 // it in offset order, before it answers the group's batches.
 func (p *Partition) onStable(g *storage.Group) {
-	p.producers.stable(g.Next, len(g.Encoded))
+	if forgotten := p.producers.stable(g.Next, len(g.Encoded)); forgotten > 0 {
+		p.counters.Forgotten.Add(uint64(forgotten))
+	}
 	p.maybeSnapshot()
 	p.keep(g)
 	if p.gate != nil {

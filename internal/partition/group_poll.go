@@ -30,8 +30,11 @@ type GroupRecord struct {
 	Timestamp storage.Micros
 }
 
-// maxPollBytes bounds the payloads of one poll; one record is handed out in any case.
-const maxPollBytes = 4 << 20
+// Defaults of GroupsOptions.
+const (
+	DefaultPollBytes = 4 << 20
+	DefaultPollWait  = 30 * time.Second
+)
 
 // pollWait is a poll that waits for something to be ready.
 type pollWait struct{ wake chan struct{} }
@@ -91,6 +94,9 @@ func (g *Groups) try(ctx context.Context, c PollCall) (records []GroupRecord, ne
 		handed, err = group.Poll(now, queue.PollRequest{
 			Max: c.Max, Visibility: c.Visibility, Member: c.Member, Conn: c.Conn, Reclaim: c.Reclaim, Head: head, Tail: tail,
 		}, nil)
+		if len(handed) < c.Max && group.Full(tail) {
+			g.stream.counters.PollsCut.Add(1)
+		}
 		if at, ok := group.NextDeadline(); ok {
 			next = time.UnixMicro(int64(at))
 		}
@@ -127,7 +133,7 @@ func (g *Groups) try(ctx context.Context, c PollCall) (records []GroupRecord, ne
 	return records, next, err
 }
 
-// read reads the records handed out, up to maxPollBytes, and returns those that do not
+// read reads the records handed out, up to PollBytes, and returns those that do not
 // leave: unread ones, and ones that hold nothing for consumers.
 func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout) (records []GroupRecord, unread []queue.Handout, err error) {
 	bytes := 0
@@ -139,7 +145,7 @@ func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout)
 		for run < len(handed) && handed[run].Offset == handed[run-1].Offset+1 && !handed[run].Copied && !handed[i].Copied {
 			run++
 		}
-		if bytes > 0 && bytes >= maxPollBytes {
+		if bytes > 0 && bytes >= g.o.PollBytes {
 			return records, append(unread, handed[i:]...), nil
 		}
 		if handed[i].Copied {
@@ -147,7 +153,7 @@ func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout)
 			if err != nil {
 				return records, append(unread, handed[i:]...), err
 			}
-			if bytes > 0 && bytes+len(payload) > maxPollBytes {
+			if bytes > 0 && bytes+len(payload) > g.o.PollBytes {
 				return records, append(unread, handed[i:]...), nil
 			}
 			records = append(records, GroupRecord{Offset: handed[i].Offset, Attempts: handed[i].Attempts, Payload: payload})
@@ -156,7 +162,7 @@ func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout)
 			continue
 		}
 		err := g.stream.log.Read(ctx, page, storage.ReadRange{
-			From: handed[i].Offset, End: handed[run-1].Offset + 1, MaxBytes: min(g.expect(run-i), maxPollBytes-bytes),
+			From: handed[i].Offset, End: handed[run-1].Offset + 1, MaxBytes: min(g.expect(run-i), g.o.PollBytes-bytes),
 		})
 		if err != nil {
 			if _, trimmed := errors.AsType[*storage.TrimmedError](err); trimmed {
@@ -172,7 +178,7 @@ func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout)
 			rec := &page.Records[k]
 			h := handed[i]
 			payload, visible := rec.Visible()
-			if bytes > 0 && bytes+len(payload) > maxPollBytes {
+			if bytes > 0 && bytes+len(payload) > g.o.PollBytes {
 				return records, append(unread, handed[i:]...), nil
 			}
 			i++
@@ -195,7 +201,7 @@ func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout)
 // more, the read goes on.
 func (g *Groups) expect(n int) int {
 	each := max(g.recordBytes.Load(), 128)
-	return int(min(int64(n)*(each+each/4), maxPollBytes))
+	return int(min(int64(n)*(each+each/4), int64(g.o.PollBytes)))
 }
 
 func payloadBytes(p *storage.Page) (n int) {

@@ -25,6 +25,9 @@ type GroupsOptions struct {
 	Name string
 	// MaxWait bounds a long poll; 0 is 30 s.
 	MaxWait time.Duration
+	// PollBytes bounds the payloads of one poll, of which one is handed out in any case; 0
+	// is DefaultPollBytes.
+	PollBytes int
 	// Defaults of groups that are not configured; zero fields are package queue's.
 	Defaults queue.Config
 	// Now is the clock of claims and delays; nil is time.Now.
@@ -135,7 +138,8 @@ func (d *decision) seal(dirty []*queue.Group) {
 
 // newGroups opens the groups whose log is in dir, or makes an empty one.
 func newGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptions) (*Groups, error) {
-	orDefault(&o.MaxWait, 30*time.Second)
+	orDefault(&o.MaxWait, DefaultPollWait)
+	orDefault(&o.PollBytes, DefaultPollBytes)
 	if o.Now == nil {
 		o.Now = time.Now
 	}

@@ -23,6 +23,7 @@ const (
 	DefaultBlockFor         = 5 * time.Second
 	DefaultSnapshotEvery    = 64 << 20
 	DefaultHeldBytes        = 8 << 20
+	DefaultReadPageBytes    = 4 << 20
 )
 
 // Options say how a shard is kept.
@@ -54,6 +55,9 @@ type Options struct {
 	ReplayBatches    int
 	ReplayBytes      int
 	HeldBytes        int
+	// ReadPageBytes bounds the payload of one page of Read, unless a single record is
+	// larger; 0 is DefaultReadPageBytes.
+	ReadPageBytes int
 	// SnapshotEvery is how many payload bytes are written between two snapshots of the
 	// producers.
 	SnapshotEvery int64
@@ -92,6 +96,7 @@ func (o *Options) defaults() {
 	orDefault(&o.ReplayBatches, DefaultReplayBatches)
 	orDefault(&o.ReplayBytes, DefaultReplayBytes)
 	orDefault(&o.HeldBytes, DefaultHeldBytes)
+	orDefault(&o.ReadPageBytes, DefaultReadPageBytes)
 	orDefault(&o.SnapshotEvery, DefaultSnapshotEvery)
 	if o.Counters == nil {
 		o.Counters = new(Counters)

@@ -43,18 +43,22 @@ func (s *producerState) admit(b *Publish, next storage.Offset) (storage.Offset, 
 	return first, err
 }
 
-func (s *producerState) stable(next storage.Offset, bytes int) {
+// stable moves the table to next and returns how many producers had to make room.
+func (s *producerState) stable(next storage.Offset, bytes int) (forgotten int) {
 	s.since.Add(int64(bytes))
 	if s.inFlight.Load() == 0 {
 		s.stableAt.Store(uint64(next))
-		return
+		return 0
 	}
 	s.mu.Lock()
+	before := s.table.Evicted()
 	s.table.Stable(next)
+	forgotten = s.table.Evicted() - before
 	s.inFlight.Store(int64(s.table.InFlight()))
 	s.stableAt.Store(uint64(next))
 	s.mu.Unlock()
 	s.used.Store(true)
+	return forgotten
 }
 
 func (s *producerState) revert(next storage.Offset) {

@@ -19,9 +19,6 @@ type ReadRequest struct {
 	MaxBytes   int
 }
 
-// MaxReadBytes is the most payload of one page, unless a single record is larger.
-const MaxReadBytes = 4 << 20
-
 // ReadPage is a page of records. Payloads are views that hold until it is read into
 // again.
 type ReadPage struct {
@@ -65,7 +62,7 @@ func (p *Partition) Read(ctx context.Context, r ReadRequest, page *ReadPage) err
 	if r.From >= end {
 		return nil
 	}
-	most := MaxReadBytes
+	most := p.o.ReadPageBytes
 	if r.MaxBytes > 0 {
 		most = min(most, r.MaxBytes)
 	}

@@ -12,6 +12,7 @@ const (
 	DefaultMaxAttempts = 5
 	MaxMaxAttempts     = 1000
 	DefaultMaxInFlight = 10_000
+	MostInFlight       = 10 * DefaultMaxInFlight
 	MaxPollRecords     = 1000
 	MaxGroupName       = 128 // bytes
 	MaxConsumerName    = 128 // bytes
@@ -49,8 +50,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("%w: backoff %v is above its bound %v", ErrInvalid, c.Backoff, c.BackoffMax)
 	case c.Factor != 0 && !(c.Factor >= 1 && c.Factor <= 10):
 		return fmt.Errorf("%w: backoff factor %v, want 1 to 10", ErrInvalid, c.Factor)
-	case c.MaxInFlight < 0 || c.MaxInFlight > 10*DefaultMaxInFlight:
-		return fmt.Errorf("%w: max in flight %d, want 1 to %d", ErrInvalid, c.MaxInFlight, 10*DefaultMaxInFlight)
+	case c.MaxInFlight < 0 || c.MaxInFlight > MostInFlight:
+		return fmt.Errorf("%w: max in flight %d, want 1 to %d", ErrInvalid, c.MaxInFlight, MostInFlight)
 	}
 	return nil
 }

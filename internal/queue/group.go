@@ -300,6 +300,12 @@ func after(now Micros, d time.Duration) Micros {
 	return now + us
 }
 
+// Full reports whether something could be handed out of a stream that ends at tail, were
+// it not for the bound on records in flight.
+func (g *Group) Full(tail Offset) bool {
+	return (g.ready > 0 || g.next < tail) && g.InFlight() >= g.cfg.maxInFlight()
+}
+
 // PollRequest asks for records.
 type PollRequest struct {
 	Max        int           // at most MaxPollRecords

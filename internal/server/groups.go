@@ -88,7 +88,7 @@ func groupPoll(ctx context.Context, r *Request) {
 		return
 	}
 	call := partition.PollCall{
-		Group: m.Group, Max: int(min(m.MaxRecords, groups.MaxPollRecords)), Wait: millis(m.WaitMillis),
+		Group: m.Group, Max: int(min(m.MaxRecords, uint32(r.s.server.limits.PollRecords))), Wait: millis(m.WaitMillis),
 		Visibility: min(millis(m.VisibilityMillis), groups.MaxVisibility), Conn: r.ConnectionID(), Reclaim: m.Reclaim,
 	}
 	if m.HasConsumer {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	groups "github.com/felixlog/felix/internal/queue"
 )
 
 // Limits bound what clients can make the server hold (docs/operations). Zero
@@ -40,6 +42,8 @@ type Limits struct {
 	// Subscriptions is how many subscriptions and watches a connection may have; more
 	// are answered limit_exceeded. 1000.
 	Subscriptions int
+	// PollRecords bounds the records of one poll of a group. 1000.
+	PollRecords int
 	// IdleTimeout ends a QUIC connection from which nothing came, keep-alives included.
 	// 30 s.
 	IdleTimeout time.Duration
@@ -67,6 +71,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.UnreadBytes, 256<<10)
 	set(&l.Streams, 1024)
 	set(&l.Subscriptions, 1000)
+	set(&l.PollRecords, groups.MaxPollRecords)
 	if l.AuthTimeout == 0 {
 		l.AuthTimeout = 10 * time.Second
 	}
@@ -95,6 +100,7 @@ func (l Limits) validate() error {
 		{"unread bytes", l.UnreadBytes, 1},
 		{"streams", l.Streams, 1},
 		{"subscriptions", l.Subscriptions, 1},
+		{"poll records", l.PollRecords, 1},
 	} {
 		if f.value < f.least {
 			return fmt.Errorf("server limit %s is %d: at least %d", f.name, f.value, f.least)

@@ -50,6 +50,8 @@ type Producers struct {
 	// their last one; count is its length, at most MaxProducers.
 	oldest, newest *producer
 	count          int
+	// evicted counts producers that were forgotten for others.
+	evicted int
 	// open is a batch of which the log so far holds only the first records.
 	open openBatch
 }
@@ -241,7 +243,11 @@ func (t *Producers) evict() {
 		return
 	}
 	delete(t.byID, p.id)
+	t.evicted++
 }
+
+// Evicted is how many producers were forgotten for others since the zero value or Restore.
+func (t *Producers) Evicted() int { return t.evicted }
 
 func (t *Producers) link(p *producer) {
 	p.stable = true
