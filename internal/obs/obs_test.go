@@ -16,16 +16,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/felixlog/felix/internal/testkit/heap"
+	"github.com/felixlog/felix/internal/testkit/leak"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/storage/vfs"
 	"github.com/felixlog/felix/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func scrape(t *testing.T, m *Metrics) string {
 	t.Helper()
