@@ -67,7 +67,9 @@ func allReadings() Readings {
 		Streams: func() ([]StreamFigures, int) {
 			return []StreamFigures{{Tenant: "t", Namespace: "n", Stream: "s", Shards: 2, Subscribers: 3, Lag: 4, Records: 5, Bytes: 6, DeliveredRecords: 7, DeliveredFrames: 8}}, 9
 		},
-		Caches: func() []CacheFigures { return []CacheFigures{{Tenant: "t", Namespace: "n", Cache: "c", Keys: 2, MaxKeys: 5, MaxBytes: 6}} },
+		Caches: func() []CacheFigures {
+			return []CacheFigures{{Tenant: "t", Namespace: "n", Cache: "c", Keys: 2, MaxKeys: 5, MaxBytes: 6}}
+		},
 		Groups: func() ([]GroupFigures, int) {
 			return []GroupFigures{{Tenant: "t", Namespace: "n", Stream: "s", Shard: "0", Group: "g", Ready: 2}}, 1
 		},

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,9 +40,12 @@ type world struct {
 	server *Server
 	addr   string // of both sockets
 	client *tls.Config
-	token  string
-	stop   func()
-	done   chan error
+	// sendBuffer, when it is not 0, is how much the system keeps of what was sent to a
+	// TCP client that does not read.
+	sendBuffer atomic.Int32
+	token      string
+	stop       func()
+	done       chan error
 
 	mu      sync.Mutex
 	refused map[Refusal]int
@@ -104,7 +108,7 @@ func newWorld(t testing.TB, options ...worldOption) *world {
 	w.addr = listener.Addr().String()
 	serving, cancel := context.WithCancel(ctx)
 	w.done = make(chan error, 1)
-	go func() { w.done <- w.server.Serve(serving, packets, listener) }()
+	go func() { w.done <- w.server.Serve(serving, packets, sizedListener{listener, &w.sendBuffer}) }()
 	w.stop = sync.OnceFunc(func() {
 		cancel()
 		select {
@@ -128,6 +132,20 @@ func (w testWriter) Write(p []byte) (int, error) {
 		w.t.Log(string(p))
 	}
 	return len(p), nil
+}
+
+// sizedListener sets the send buffers of what it accepts.
+type sizedListener struct {
+	net.Listener
+	sendBuffer *atomic.Int32
+}
+
+func (l sizedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if n := l.sendBuffer.Load(); err == nil && n > 0 {
+		err = conn.(*net.TCPConn).SetWriteBuffer(int(n))
+	}
+	return conn, err
 }
 
 // listenBoth finds a port that is free for UDP and TCP.
