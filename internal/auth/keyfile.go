@@ -146,7 +146,7 @@ func readFile(path string) ([]byte, fs.FileMode, error) {
 // key, and neither does the next start after a power cut.
 func writeFile(path string, data []byte, mode fs.FileMode) (err error) {
 	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".new-*")
+	f, err := os.CreateTemp(dir, newPrefix+"*")
 	if err != nil {
 		return err
 	}

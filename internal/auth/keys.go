@@ -77,6 +77,26 @@ func OpenKeys(dir string) (*Keys, error) {
 // a tenant has a space.
 const removedPrefix = ".removed "
 
+// newPrefix begins the name of a file that is not put into place yet.
+const newPrefix = ".new-"
+
+// OwnTenantDir says whether Keys may have made a directory of this name among the tenants'.
+func OwnTenantDir(name string) bool { return validName(name) || strings.HasPrefix(name, removedPrefix) }
+
+// OwnKeyFile says whether Keys may have made a file of this name in a tenant's directory.
+func OwnKeyFile(name string) bool {
+	return name == currentFile || strings.HasSuffix(name, publicKeySuffix) || strings.HasSuffix(name, privateKeySuffix) || strings.HasPrefix(name, newPrefix)
+}
+
+// OwnCertificateFile says whether EnsureCertificates may have made a file of this name.
+func OwnCertificateFile(name string) bool {
+	switch name {
+	case "ca.crt", "ca.key", "server.crt", "server.key":
+		return true
+	}
+	return strings.HasPrefix(name, newPrefix)
+}
+
 // finishRemovals goes on with what a stop cut short. The keys are out of use already; what
 // cannot be removed now is tried again at the next start.
 func (k *Keys) finishRemovals() {

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"time"
@@ -180,23 +181,38 @@ func (b *Broker) configure(s *Stream, def *meta.Stream) {
 	}
 }
 
-// reportOrphans names the directories that no stream of the catalog has.
+// reportOrphans names the directories that no stream or cache of the catalog has.
 func (b *Broker) reportOrphans() {
-	entries, err := b.o.FS.ReadDir(b.o.Root)
-	if err != nil {
-		b.o.Log.Warn("root of shards cannot be listed", "dir", b.o.Root, "error", err)
-		return
-	}
 	known := map[string]bool{asideDir: true, trashDir: true, madeDir: true, cachesDir: true, countersDir: true, "groups": true, "meta": true}
 	b.Streams(func(s *Stream) {
 		for i := range s.shards {
 			known[s.shards[i].dirName()] = true
 		}
 	})
+	b.reportUnknown(b.o.Root, known, "directory belongs to no stream and is left alone")
+	cached := map[string]bool{asideDir: true, trashDir: true, madeDir: true}
+	b.Caches(func(c *Cache) {
+		for i := range c.shards {
+			cached[c.shards[i].dirName()] = true
+		}
+	})
+	for _, root := range []string{b.cachesRoot(), b.countersRoot()} {
+		b.reportUnknown(root, cached, "directory belongs to no cache and is left alone")
+	}
+}
+
+func (b *Broker) reportUnknown(root string, known map[string]bool, what string) {
+	entries, err := b.o.FS.ReadDir(root)
+	if err != nil {
+		if root == b.o.Root || !errors.Is(err, fs.ErrNotExist) {
+			b.o.Log.Warn("root of shards cannot be listed", "dir", root, "error", err)
+		}
+		return
+	}
 	for _, e := range entries {
 		if e.IsDir() && !known[e.Name()] {
-			dir := filepath.Join(b.o.Root, e.Name())
-			b.o.Log.Warn("directory belongs to no stream and is left alone", "dir", dir)
+			dir := filepath.Join(root, e.Name())
+			b.o.Log.Warn(what, "dir", dir)
 			if b.o.Events.OnOrphan != nil {
 				b.o.Events.OnOrphan(dir)
 			}

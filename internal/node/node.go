@@ -123,6 +123,9 @@ func Start(ctx context.Context, o Options) (_ *Node, err error) {
 	if n.creds, err = openCredentials(n.data, c, o.Now); err != nil {
 		return nil, err
 	}
+	if err := n.reportStrays(n.secretPlaces()); err != nil {
+		return nil, err
+	}
 	if err := n.openCatalog(ctx); err != nil {
 		return nil, err
 	}
@@ -184,21 +187,6 @@ func (n *Node) report() {
 	case !d.Fresh && !d.Clean:
 		n.log.Info("the last stop was not a clean one", "dir", d.Root)
 	}
-}
-
-// reportStrays warns of files among the shards' directories. The directories are the
-// broker's to judge.
-func (n *Node) reportStrays() error {
-	entries, err := n.o.FS.ReadDir(n.plan.root)
-	if err != nil {
-		return &DirError{Dir: n.plan.root, Err: cause(err), Hint: hint(err)}
-	}
-	for _, e := range entries {
-		if !e.IsDir() && e.Name() != lockName {
-			n.log.Warn("file among the shards is not Felix's and is left alone", "dir", n.plan.root, "file", e.Name())
-		}
-	}
-	return nil
 }
 
 // httpConnections bounds the connections of the HTTP API, which anybody may open: the
@@ -293,7 +281,7 @@ func (n *Node) openBroker(ctx context.Context) error {
 		}
 	}
 	if n.plan.root != "" {
-		if err := n.reportStrays(); err != nil {
+		if err := n.reportStrays(broker.Roots(n.plan.root)); err != nil {
 			return err
 		}
 		var err error

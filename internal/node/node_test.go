@@ -274,25 +274,51 @@ func TestStartRefused(t *testing.T) {
 	}
 }
 
+// Whatever is not Felix's is left alone, in each directory, with one warning.
 func TestStrayFilesAreWarnedOf(t *testing.T) {
-	o := testOptions(t)
-	strays := []string{".DS_Store", "tmp~", "0001.segment.bak"}
-	require.NoError(t, os.MkdirAll(filepath.Join(o.Config.Data, "streams", "empty"), 0o700))
-	for _, name := range strays {
-		put(t, o.Config.Data, name, "x")
-		put(t, filepath.Join(o.Config.Data, "streams"), name, "x")
-	}
-	r := start(t, func(p *Options) { *p = o })
+	r := start(t, nil)
 	r.awaitReady()
-	for _, name := range strays {
-		lines := 0
-		for line := range strings.SplitSeq(r.log.String(), "\n") {
-			var l struct{ Level, Msg, File, Dir string }
-			if json.Unmarshal([]byte(line), &l) == nil && l.Level == "WARN" && (l.File == name || filepath.Base(l.Dir) == name) {
-				lines++
-			}
+	base := "/v1/tenants/default/namespaces/default/"
+	for path, body := range map[string]string{
+		"streams": `{"stream":"orders","durable":true}`, "caches": `{"cache":"sessions"}`,
+	} {
+		status, raw := r.call(http.MethodPost, base+path, body)
+		require.Less(t, status, 300, "%s", raw)
+	}
+	require.NoError(t, r.node.broker.WaitReady(t.Context()))
+	data := r.options.Config.Data
+	r.stop()
+	require.NotContains(t, r.log.String(), "left alone", "nothing of Felix's is a stray")
+
+	strays := []string{".DS_Store", "tmp~", "0001.segment.bak"}
+	places := []string{"", "keys", "keys/default", "tls", "streams", "streams/made",
+		"streams/caches", "streams/caches/made", "streams/counters", "streams/counters/made"}
+	for _, place := range places {
+		if strings.HasPrefix(place, "streams/counters") {
+			require.NoError(t, os.MkdirAll(filepath.Join(data, place), 0o700)) // made with the first counter
 		}
-		require.Equal(t, 2, lines, "%s: one warning for each\n%s", name, r.log.String())
+		require.DirExists(t, filepath.Join(data, place))
+		for _, name := range strays {
+			put(t, filepath.Join(data, place), name, "x")
+		}
+		require.NoError(t, os.Mkdir(filepath.Join(data, place, "empty dir"), 0o700))
+	}
+	second := start(t, func(o *Options) { *o = r.options })
+	second.awaitReady()
+	for _, place := range places {
+		dir := filepath.Join(data, place)
+		for _, name := range append([]string{"empty dir"}, strays...) {
+			lines := 0
+			for line := range strings.SplitSeq(second.log.String(), "\n") {
+				var l struct{ Level, Msg, File, Dir string }
+				if json.Unmarshal([]byte(line), &l) == nil && l.Level == "WARN" && (l.Dir == dir && l.File == name || l.Dir == filepath.Join(dir, name)) {
+					lines++
+				}
+			}
+			require.Equal(t, 1, lines, "%s in %s: one warning\n%s", name, place, second.log.String())
+			_, err := os.Stat(filepath.Join(dir, name))
+			require.NoError(t, err, "left alone")
+		}
 	}
 }
 
