@@ -1,16 +1,19 @@
 # Targets beyond `go test ./...`. Each fails when what it checks is broken.
-# ROUNDS, SEEDS, CRASH_SEEDS, SOAK_TIME, FUZZTIME and BENCH_ARGS make a run longer or shorter.
+# ROUNDS, SEEDS, CRASH_SEEDS, SOAK_TIME, FUZZTIME, FUZZ_TIMES and BENCH_ARGS make a run longer or
+# shorter.
 
 GO ?= go
 FUZZTIME ?= 30s
+FUZZ_TIMES ?=
 ROUNDS ?= 200
+APPEND_ROUNDS ?= $(shell echo $$((5 * $(ROUNDS))))
 CRASH_SEEDS ?= 5000
 SEEDS ?= 2000
 SOAK_TIME ?= 1h
 SOAK_OUT ?= out/soak
 BENCH_ARGS ?=
 
-.PHONY: build test vet race interop crash crash-sim compaction recovery sim soak fuzz bench guards
+.PHONY: build test vet race interop crash crash-sim compaction recovery sim soak fuzz bench guards cases
 
 build:
 	$(GO) build -o felix ./cmd/felix
@@ -30,14 +33,15 @@ race:
 interop: build
 	./interop/run.sh
 
-# kill -9 of a broker under load, ROUNDS times for each fsync mode.
+# kill -9 for each fsync mode: of a broker under load, ROUNDS times, and of a process that
+# appends to a log, five times as often.
 crash:
 	FELIX_CRASH_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 4h -run 'TestKill' -v ./internal/e2e
+	FELIX_CRASH_ROUNDS=$(APPEND_ROUNDS) $(GO) test -count=1 -timeout 4h -run '^TestKill$$' -v ./storage/crashtest
 
-# Seeded crash scripts of the log on a disk that loses power, CRASH_SEEDS of them, and
-# kill -9 of processes that append, ROUNDS times for each fsync mode.
+# Seeded crash scripts of the log on a disk that loses power, CRASH_SEEDS of them.
 crash-sim:
-	FELIX_CRASH_SEEDS=$(CRASH_SEEDS) FELIX_CRASH_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 4h -v ./storage/crashtest
+	FELIX_CRASH_SEEDS=$(CRASH_SEEDS) $(GO) test -count=1 -timeout 4h -v ./storage/crashtest
 
 # Seeded runs of the replication simulator: SEEDS with the real log on a disk that loses
 # power, a twentieth of that with logs in memory for each profile, and the table of clauses.
@@ -57,12 +61,15 @@ soak: build
 	FELIX_SOAK_BROKER=$(CURDIR)/felix FELIX_SOAK_TIME=$(SOAK_TIME) FELIX_SOAK_OUT=$(abspath $(SOAK_OUT)) $(GO) test -count=1 -timeout 0 -run 'TestSoak$$' -v ./internal/soak
 
 # Every fuzz target of every package, FUZZTIME each: a time, or with an x a count of runs.
+# FUZZ_TIMES sets it for targets by name: FUZZ_TIMES="FuzzIndexLoad=5m FuzzFrame=10000x".
 fuzz:
 	@set -eu; for dir in $$(grep -rl '^func Fuzz' --include='*_test.go' --exclude-dir=testdata . | xargs -n 1 dirname | sort -u); do \
 		targets=$$($(GO) test -list '^Fuzz' $$dir); \
 		for target in $$(printf '%s\n' "$$targets" | sed -n '/^Fuzz/p'); do \
-			echo "== $$dir $$target"; \
-			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$dir; \
+			time=$(FUZZTIME); \
+			for entry in $(FUZZ_TIMES); do case $$entry in "$$target="*) time=$${entry#*=};; esac; done; \
+			echo "== $$dir $$target $$time"; \
+			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $$time -fuzzminimizetime 10x $$dir; \
 		done; \
 	done
 
