@@ -11,6 +11,7 @@ import (
 	"github.com/felixlog/felix/internal/archive"
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/broker"
+	"github.com/felixlog/felix/internal/dirlock"
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/segment"
@@ -172,7 +173,7 @@ func (r *restore) clear() error {
 }
 
 // write writes everything. Directories are flushed after what is in them.
-func (r *restore) write(ctx context.Context) error {
+func (r *restore) write(ctx context.Context) (err error) {
 	incarnations, err := r.define(ctx)
 	if err != nil {
 		return err
@@ -182,6 +183,12 @@ func (r *restore) write(ctx context.Context) error {
 	if err := made.add(root); err != nil {
 		return err
 	}
+	// The storage directory's own, as a broker's: storage.dir of another may name it.
+	lock, err := dirlock.Take(r.fs, root)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
 	for i := range r.Logs {
 		l := &r.Logs[i]
 		dir := broker.RestoreDir(root, l.LogName)
