@@ -41,6 +41,10 @@ func (s *slot) get(ctx context.Context) (*pipe, error) {
 		s.mu.Unlock()
 		return p, nil
 	}
+	if ctx.Err() != nil {
+		s.mu.Unlock()
+		return nil, notConnected(ctx)
+	}
 	a := s.attempt
 	if a == nil {
 		if s.pipe != nil {
@@ -56,8 +60,12 @@ func (s *slot) get(ctx context.Context) (*pipe, error) {
 	case <-a.done:
 		return a.pipe, a.err
 	case <-ctx.Done():
-		return nil, &Error{Op: "connect", Retry: wire.RetryNow, Err: context.Cause(ctx)}
+		return nil, notConnected(ctx)
 	}
+}
+
+func notConnected(ctx context.Context) error {
+	return &Error{Op: "connect", Retry: wire.RetryNow, Err: context.Cause(ctx)}
 }
 
 func (s *slot) make(a *attempt) {

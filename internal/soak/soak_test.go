@@ -151,7 +151,10 @@ func TestUsageOfOthers(t *testing.T) {
 	require.Zero(t, (&usage{all: 104, idle: 54, ours: 12}).others(before), "clocks of different grain")
 	now, err := usageNow(0)
 	require.NoError(t, err)
-	require.Positive(t, now.ours)
+	for now.ours == 0 { // the clock's grain is coarse, and this is work too
+		now, err = usageNow(0)
+		require.NoError(t, err)
+	}
 	require.Greater(t, now.all, now.idle)
 }
 
