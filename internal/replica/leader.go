@@ -260,10 +260,12 @@ func (r *Replica) Fetched(now time.Duration, id LogID, to meta.NodeID, at Place,
 		return
 	}
 	pr.fetching = false
-	if failed || at.Next != pr.next || next > l.written {
+	if failed || next > l.written {
 		return // Tick tries again
 	}
-	r.ship(p, l, at, encoded, next)
+	if at.Next == pr.next {
+		r.ship(p, l, at, encoded, next)
+	} // else an answer led elsewhere while it was read
 	r.pump(p, l)
 }
 
@@ -309,7 +311,7 @@ func (r *Replica) appended(p *peer, m *Message) {
 // where the younger of the two generations at the refused place began.
 func (r *Replica) stepBack(l *shardLog, pr *progress, m *Message) {
 	asked := m.Prev.Next
-	if asked < pr.match || pr.fetching || pr.state == probing && (!pr.asked || asked != pr.probeAt) {
+	if asked < pr.match || pr.state == probing && (!pr.asked || asked != pr.probeAt) {
 		return // an answer that later ones overtook
 	}
 	to := min(m.Tail, asked)

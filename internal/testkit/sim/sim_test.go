@@ -130,6 +130,9 @@ var found = []struct {
 	{"begun anew below the statement, after a power cut", Options{Seed: 72, Profile: "chain", Memory: true, Keep: []int{5, 17, 32, 36}}},
 	// A candidate whose mark was behind refused what it had compared, and asked for ever.
 	{"candidate begun anew above the mark", Options{Seed: 4, Profile: "anew", Memory: true}},
+	// A batch was lost while the next was read for the follower: all that was shipped after
+	// it was refused, and each refusal that came during a read was overlooked.
+	{"gap while fetching", Options{Seed: 273, Profile: "anew", Memory: true}},
 }
 
 // TestFound runs what once found a fault.
