@@ -83,3 +83,12 @@ guards:
 # A broker killed after 20 GiB starts with the memory it had used for writing them.
 recovery:
 	FELIX_RECOVERY_MIB=20480 $(GO) test -count=1 -timeout 1h -run 'TestCase117' -v ./internal/e2e
+
+# What is deployed: the Dockerfile's own steps and what its image starts, without an engine;
+# and the unit of systemd. The rules and the dashboard are a test of ./internal/obs.
+deploy: deploy-unit
+	./deploy/docker/check
+
+# systemd-analyze verify, where it is installed; FELIX_DEPLOY_STRICT=1 fails without it.
+deploy-unit:
+	./deploy/systemd/check
