@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quic-go/quic-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/felixlog/felix/client"
@@ -47,19 +48,22 @@ func (p *process) statusBytes(name string) int64 {
 
 // bystander publishes all the while, and its publishes stay dense.
 type bystander struct {
-	stop context.CancelFunc
-	done sync.WaitGroup
-	err  error
-	n    int
+	stop  context.CancelFunc
+	done  sync.WaitGroup
+	acked chan struct{} // one of its publishes was acknowledged, if somebody waits for that
+	ended chan struct{}
+	err   error
+	n     int
 }
 
 func (p *process) bystander(stream string) *bystander {
 	p.createStream(stream, 1)
 	c := p.dial()
 	ctx, stop := context.WithCancel(context.Background())
-	b := &bystander{stop: stop}
+	b := &bystander{stop: stop, acked: make(chan struct{}), ended: make(chan struct{})}
 	first := make(chan struct{})
 	b.done.Go(func() {
+		defer close(b.ended)
 		for ctx.Err() == nil {
 			ack, err := c.Publish(context.Background(), stream, numbered(b.n), client.Deliver(client.AtMostOnce))
 			if err == nil && ack.Offset != uint64(b.n) {
@@ -72,6 +76,10 @@ func (p *process) bystander(stream string) *bystander {
 			if b.n++; b.n == 1000 {
 				close(first)
 			}
+			select {
+			case b.acked <- struct{}{}:
+			default:
+			}
 		}
 	})
 	select {
@@ -80,6 +88,32 @@ func (p *process) bystander(stream string) *bystander {
 		p.t.Fatal("the bystander does not publish")
 	}
 	return b
+}
+
+// goesOn waits until it was acknowledged so much more.
+func (b *bystander) goesOn(t *testing.T) {
+	t.Helper()
+	for range 20 {
+		select {
+		case <-b.acked:
+		case <-b.ended:
+			require.NoError(t, b.err, "the bystander was disturbed after %d publishes", b.n)
+		case <-time.After(patience):
+			t.Fatal("the bystander does not publish any more")
+		}
+	}
+}
+
+// undisturbed sends bad input again and again, while the bystander goes on and the broker
+// does not grow.
+func (p *process) undisturbed(t *testing.T, b *bystander, times int, send func()) {
+	t.Helper()
+	before := p.residentBytes()
+	for range times {
+		send()
+		b.goesOn(t)
+	}
+	require.Less(t, p.residentBytes()-before, int64(mostGrowth))
 }
 
 func (b *bystander) end(t *testing.T) {
@@ -91,9 +125,28 @@ func (b *bystander) end(t *testing.T) {
 
 // hostile is a client that writes what it likes.
 type hostile struct {
-	t    *testing.T
-	conn net.Conn
-	read *wire.Reader
+	t      *testing.T
+	conn   io.Writer
+	finish func() error // says that no more is sent
+	read   *wire.Reader
+}
+
+// hostileQUIC is one on a stream of a QUIC connection.
+func (p *process) hostileQUIC(t *testing.T) *hostile {
+	t.Helper()
+	trust, err := auth.ClientTLS(p.context(t).CAFile, "localhost")
+	require.NoError(t, err)
+	conn, err := quic.DialAddr(soon(t), p.clients, trust, &quic.Config{MaxIdleTimeout: patience, KeepAlivePeriod: time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if err := conn.CloseWithError(0, ""); err != nil {
+			t.Log(err)
+		}
+	})
+	s, err := conn.OpenStreamSync(soon(t))
+	require.NoError(t, err)
+	require.NoError(t, s.SetDeadline(time.Now().Add(patience)))
+	return &hostile{t, s, s.Close, wire.NewReader(s, wire.DefaultMaxFrame)}
 }
 
 func (p *process) hostile(t *testing.T) *hostile {
@@ -109,7 +162,7 @@ func (p *process) hostile(t *testing.T) *hostile {
 		}
 	})
 	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
-	return &hostile{t, conn, wire.NewReader(conn, wire.DefaultMaxFrame)}
+	return &hostile{t, conn, conn.CloseWrite, wire.NewReader(conn, wire.DefaultMaxFrame)}
 }
 
 // send ignores that the broker may have closed the connection by now.
@@ -160,24 +213,39 @@ func failureOf(m wire.Message) *wire.Failure {
 	return nil
 }
 
+// publish asks for an answer to one record.
+func (h *hostile) publish(stream string, size int) {
+	h.send(wire.AppendPublishBatch(nil, &wire.PublishBatchFrame{RequestID: 9, Acked: true, AckMode: wire.AckPerMessage, Tenant: "default", Namespace: "default", Stream: stream, Payloads: [][]byte{make([]byte, size)}}))
+}
+
+// taken wants the next message to say that a publish was stored.
+func (h *hostile) taken() {
+	h.t.Helper()
+	m := h.next()
+	e, ok := m.(*wire.PublishError)
+	require.True(h.t, ok, "%#v", m)
+	require.Zero(h.t, e.Failure, "the connection goes on")
+}
+
+// futureCursor stands for the answer to an offset that is not there yet, which has no code.
+const futureCursor = ^wire.Code(0)
+
 // Each kind of bad input gets its answer, disturbs nobody, and costs no memory.
 func TestBadInput(t *testing.T) {
 	p := newProcess(t, "periodic")
 	b := p.bystander("quiet")
 	t.Cleanup(func() { b.end(t) })
+	p.createStream("large", 1)
 	noise := make([]byte, 256<<10)
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range noise {
 		noise[i] = byte(r.Uint32())
 	}
 	limit := int64(8 << 20)
-	publish := func(h *hostile, stream string, size int) {
-		h.send(wire.AppendPublishBatch(nil, &wire.PublishBatchFrame{RequestID: 9, Acked: true, AckMode: wire.AckPerMessage, Tenant: "default", Namespace: "default", Stream: stream, Payloads: [][]byte{make([]byte, size)}}))
-	}
 	for _, c := range []struct {
 		name string
 		send func(t *testing.T, h *hostile)
-		code wire.Code // of the answer; 0 with phrase "": none, the connection ends
+		code wire.Code // of the answer, or futureCursor; 0 with phrase "": none, the connection ends
 		want string
 		ends bool // the connection is over
 	}{
@@ -187,7 +255,7 @@ func TestBadInput(t *testing.T) {
 		{"length 64 KiB + 1 before login", func(_ *testing.T, h *hostile) { h.send(append(wire.AppendHeader(nil, 0, 64<<10+1), noise...)) }, 0, "65536", true},
 		{"a frame cut short", func(t *testing.T, h *hostile) {
 			h.send(append(wire.AppendHeader(nil, 0, 1000), `{"type":`...))
-			require.NoError(t, h.conn.(*tls.Conn).CloseWrite())
+			require.NoError(t, h.finish())
 		}, 0, "", true},
 		{"not JSON", func(_ *testing.T, h *hostile) { h.send(append(wire.AppendHeader(nil, 0, 5), "hello"...)) }, 0, "", true},
 		{"wrong token", func(_ *testing.T, h *hostile) { h.auth("x.y.z") }, wire.CodeUnauthenticated, "token", true},
@@ -213,11 +281,11 @@ func TestBadInput(t *testing.T) {
 		}, wire.CodeInvalidRequest, "", true},
 		{"a stream called ..", func(_ *testing.T, h *hostile) {
 			h.authenticated(p)
-			publish(h, "..", 1)
+			h.publish("..", 1)
 		}, wire.CodeNotFound, "..", false},
 		{"a stream that nobody made", func(_ *testing.T, h *hostile) {
 			h.authenticated(p)
-			publish(h, "nobody", 1)
+			h.publish("nobody", 1)
 		}, wire.CodeNotFound, "nobody", false},
 		{"another tenant's stream", func(_ *testing.T, h *hostile) {
 			h.authenticated(p)
@@ -226,36 +294,47 @@ func TestBadInput(t *testing.T) {
 		{"offset 2^64-1", func(_ *testing.T, h *hostile) {
 			h.authenticated(p)
 			h.message(&wire.StreamRead{Tenant: "default", Namespace: "default", Stream: "quiet", From: 1<<64 - 1, RequestID: 3})
-		}, 0, "", false},
+		}, futureCursor, "", false},
 		{"shard 2^32-1", func(_ *testing.T, h *hostile) {
 			h.authenticated(p)
 			h.message(&wire.StreamRead{Tenant: "default", Namespace: "default", Stream: "quiet", Shard: 1<<32 - 1, RequestID: 3})
 		}, wire.CodeInvalidRequest, "shard", false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			before := p.residentBytes()
-			for range 8 {
-				h := p.hostile(t)
-				c.send(t, h)
-				m := h.next()
-				if f := failureOf(m); f != nil {
-					require.Equal(t, c.code, f.Code, "%v", f)
-					require.Contains(t, strings.ToLower(f.Error()), c.want)
-				} else {
-					require.Zero(t, c.code, "answered %#v", m)
-					require.Empty(t, c.want, "answered %#v", m)
-				}
-				if c.ends && m != nil {
-					require.Nil(t, h.next(), "the connection goes on")
-				}
-			}
-			require.Less(t, p.residentBytes()-before, int64(mostGrowth))
-		})
+		for transport, dial := range map[string]func(*testing.T) *hostile{"TLS": p.hostile, "QUIC": p.hostileQUIC} {
+			t.Run(c.name+" over "+transport, func(t *testing.T) {
+				p.undisturbed(t, b, 8, func() {
+					h := dial(t)
+					c.send(t, h)
+					m := h.next()
+					f := failureOf(m)
+					switch {
+					case c.code == futureCursor:
+						cursor, ok := m.(*wire.SubscribeCursorError)
+						require.True(t, ok, "answered %#v", m)
+						require.True(t, cursor.InFuture, "%#v", cursor)
+						require.Equal(t, uint64(1<<64-1), cursor.Requested)
+					case f != nil:
+						require.Equal(t, c.code, f.Code, "%v", f)
+						require.Contains(t, strings.ToLower(f.Error()), c.want)
+					default:
+						require.Nil(t, m)
+						require.Zero(t, c.code, "no answer")
+						require.Empty(t, c.want, "no answer")
+						require.True(t, c.ends, "no answer")
+					}
+					if !c.ends {
+						h.publish("large", 10)
+						h.taken()
+					} else if m != nil {
+						require.Nil(t, h.next(), "the connection goes on")
+					}
+				})
+			})
+		}
 	}
 
 	t.Run("noise on the TCP port", func(t *testing.T) {
-		before := p.residentBytes()
-		for range 8 {
+		p.undisturbed(t, b, 8, func() {
 			conn, err := net.Dial("tcp", p.clients)
 			require.NoError(t, err)
 			require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
@@ -267,24 +346,44 @@ func TestBadInput(t *testing.T) {
 				t.Log(err)
 			}
 			require.NoError(t, conn.Close())
-		}
-		require.Less(t, p.residentBytes()-before, int64(mostGrowth))
+		})
 	})
 	t.Run("noise on the UDP port", func(t *testing.T) {
-		before := p.residentBytes()
 		conn, err := net.Dial("udp", p.clients)
 		require.NoError(t, err)
 		defer conn.Close()
-		for i := range 5000 {
-			size := 1 + i%1400
-			_, err := conn.Write(noise[i : i+size])
-			require.NoError(t, err)
-		}
-		require.Less(t, p.residentBytes()-before, int64(mostGrowth))
+		i := 0
+		p.undisturbed(t, b, 50, func() {
+			for range 100 {
+				size := 1 + i%1400
+				_, err := conn.Write(noise[i : i+size])
+				require.NoError(t, err)
+				i++
+			}
+		})
+	})
+	t.Run("first packets on the UDP port", func(t *testing.T) {
+		conn, err := net.Dial("udp", p.clients)
+		require.NoError(t, err)
+		defer conn.Close()
+		// RFC 9000, 17.2.2: version 1, an id of its own, no token, 1,200 bytes that are none
+		// of a handshake.
+		packet := append([]byte{0xc3, 0, 0, 0, 1, 8}, noise[:1214]...)
+		i := 0
+		p.undisturbed(t, b, 50, func() {
+			for range 100 {
+				i++
+				binary.BigEndian.PutUint64(packet[6:], uint64(i))
+				copy(packet[14:], []byte{0, 0, 0x40 | 1200>>8, 0xb0})
+				_, err := conn.Write(packet)
+				require.NoError(t, err)
+			}
+		})
+		// Clients still come in.
+		p.hostileQUIC(t).authenticated(p)
 	})
 	t.Run("noise on the HTTP port", func(t *testing.T) {
-		before := p.residentBytes()
-		for range 8 {
+		p.undisturbed(t, b, 8, func() {
 			conn, err := net.Dial("tcp", p.HTTP)
 			require.NoError(t, err)
 			require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
@@ -299,26 +398,28 @@ func TestBadInput(t *testing.T) {
 				require.Contains(t, string(raw), "400 Bad Request")
 			}
 			require.NoError(t, conn.Close())
-		}
-		require.Less(t, p.residentBytes()-before, int64(mostGrowth))
+		})
 	})
 	// One byte over the limit is refused by name with the limit, the exact limit is
 	// taken, and the connection goes on.
 	t.Run("record over the limit", func(t *testing.T) {
-		p.createStream("large", 1)
-		h := p.hostile(t)
-		h.authenticated(p)
-		publish(h, "large", int(limit)+1)
-		f := failureOf(h.next())
-		require.NotNil(t, f)
-		require.Equal(t, wire.CodeLimitExceeded, f.Code)
-		require.Contains(t, f.Message, strconv.FormatInt(limit, 10))
-		for _, size := range []int{128, int(limit)} {
-			publish(h, "large", size)
-			m := h.next()
-			e, ok := m.(*wire.PublishError)
-			require.True(t, ok, "%#v", m)
-			require.Zero(t, e.Failure.Code, "%v", e.Failure)
+		for _, dial := range []func(*testing.T) *hostile{p.hostile, p.hostileQUIC} {
+			h := dial(t)
+			h.authenticated(p)
+			// What one record of the most bytes takes is normal use.
+			h.publish("large", int(limit))
+			h.taken()
+			p.undisturbed(t, b, 4, func() {
+				h.publish("large", int(limit)+1)
+				f := failureOf(h.next())
+				require.NotNil(t, f)
+				require.Equal(t, wire.CodeLimitExceeded, f.Code)
+				require.Contains(t, f.Message, strconv.FormatInt(limit, 10))
+				h.publish("large", 128)
+				h.taken()
+			})
+			h.publish("large", int(limit))
+			h.taken()
 		}
 	})
 }
