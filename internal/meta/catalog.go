@@ -112,13 +112,13 @@ func (c *Catalog) CreateTenant(ctx context.Context, t Tenant) (created bool, err
 	}
 	t.Deleting = false
 	object := "tenant " + t.ID
-	return c.create(ctx, object, tenantKey(t.ID), nil, func() []byte { return encode(&t) }, func(value []byte) error {
+	return One(c.create(ctx, object, nil, creation{tenantKey(t.ID), encode(&t), func(value []byte) error {
 		have, err := decode[Tenant](object, value)
 		if err != nil {
 			return err
 		}
 		return diff(object, field{"lifecycle", have.Deleting, false}, field{"display_name", have.DisplayName, t.DisplayName}, field{"quota", have.Quota, t.Quota})
-	})
+	}}))
 }
 
 // CreateNamespace makes a namespace in an existing tenant.
@@ -128,48 +128,24 @@ func (c *Catalog) CreateNamespace(ctx context.Context, n Namespace) (created boo
 	}
 	n.Deleting = false
 	object := "namespace " + n.Tenant + "/" + n.Name
-	return c.create(ctx, object, namespaceKey(n.Tenant, n.Name), []parent{tenantParent(n.Tenant)}, func() []byte { return encode(&n) }, func(value []byte) error {
+	return One(c.create(ctx, object, []parent{tenantParent(n.Tenant)}, creation{namespaceKey(n.Tenant, n.Name), encode(&n), func(value []byte) error {
 		have, err := decode[Namespace](object, value)
 		if err != nil {
 			return err
 		}
 		return diff(object, field{"lifecycle", have.Deleting, false}, field{"display_name", have.DisplayName, n.DisplayName})
-	})
+	}}))
 }
 
 // CreateStream makes a stream in an existing namespace, with defaults applied and an
 // incarnation given (s.Incarnation is ignored).
 func (c *Catalog) CreateStream(ctx context.Context, s Stream) (created bool, err error) {
-	s = s.WithDefaults()
-	if err := s.Validate(); err != nil {
-		return false, err
-	}
-	s.Incarnation = c.newIncarnation()
-	object := "stream " + s.FullName().String()
-	return c.create(ctx, object, streamKey(s.FullName()), []parent{namespaceParent(s.Tenant, s.Namespace)}, func() []byte { return encode(&s) }, func(value []byte) error {
-		have, err := decode[Stream](object, value)
-		if err != nil {
-			return err
-		}
-		return diff(object, streamFields(have, &s)...)
-	})
+	return One(c.CreateAll(ctx, []Definition{{Stream: &s}}))
 }
 
 // CreateCache makes a cache in an existing namespace.
 func (c *Catalog) CreateCache(ctx context.Context, ca Cache) (created bool, err error) {
-	ca = ca.WithDefaults()
-	if err := ca.Validate(); err != nil {
-		return false, err
-	}
-	ca.Incarnation = c.newIncarnation()
-	object := "cache " + ca.FullName().String()
-	return c.create(ctx, object, cacheKey(ca.FullName()), []parent{namespaceParent(ca.Tenant, ca.Namespace)}, func() []byte { return encode(&ca) }, func(value []byte) error {
-		have, err := decode[Cache](object, value)
-		if err != nil {
-			return err
-		}
-		return diff(object, cacheFields(have, &ca)...)
-	})
+	return One(c.CreateAll(ctx, []Definition{{Cache: &ca}}))
 }
 
 func (c *Catalog) newIncarnation() uint64 {
@@ -190,49 +166,70 @@ func namespaceParent(t, ns string) parent {
 	return parent{"namespace " + t + "/" + ns, namespaceKey(t, ns)}
 }
 
-// create writes key if it is absent and its parents exist. same judges an existing
-// value. An unknown outcome is resolved by reading: our own value, incarnation
-// included, tells our write from another's.
-func (c *Catalog) create(ctx context.Context, object, key string, parents []parent, value func() []byte, same func([]byte) error) (bool, error) {
-	mine := value()
+// creation is one object to be made.
+type creation struct {
+	key   string
+	value []byte
+	same  func([]byte) error // judges a value that is there
+}
+
+// create writes the keys that are absent, in one transaction, if the parents exist; what
+// says of what, for errors. created is false of an item whose key is there and the same.
+// An unknown outcome is resolved by reading: our own value, incarnation included, tells
+// our write from another's.
+func (c *Catalog) create(ctx context.Context, what string, parents []parent, items ...creation) (created []bool, err error) {
 	unknown := false
 	for range maxAttempts {
-		compares := []Compare{{Key: key}}
+		var compares []Compare
 		for _, p := range parents {
 			e, err := c.store.Get(ctx, p.key)
 			if errors.Is(err, ErrNotFound) {
-				return false, &NotFoundError{Object: p.object}
+				return nil, &NotFoundError{Object: p.object}
 			}
 			if err != nil {
-				return false, fmt.Errorf("create %s: %w", object, err)
+				return nil, fmt.Errorf("create %s: %w", what, err)
 			}
 			if deleting(e.Value) {
-				return false, &NotFoundError{Object: p.object}
+				return nil, &NotFoundError{Object: p.object}
 			}
 			compares = append(compares, Compare{Key: p.key, Version: e.Version})
 		}
-		e, err := c.store.Get(ctx, key)
-		if err == nil {
-			if unknown && string(e.Value) == string(mine) {
-				return true, nil
+		var ops []Op
+		created = make([]bool, len(items))
+		ours := false
+		for i, item := range items {
+			e, err := c.store.Get(ctx, item.key)
+			switch {
+			case errors.Is(err, ErrNotFound):
+				ops = append(ops, Put(item.key, item.value))
+				created[i] = true
+			case err != nil:
+				return nil, fmt.Errorf("create %s: %w", what, err)
+			case unknown && string(e.Value) == string(item.value):
+				created[i], ours = true, true
+			default:
+				if err := item.same(e.Value); err != nil {
+					return nil, &ItemError{Index: i, Err: err}
+				}
 			}
-			return false, same(e.Value)
+			compares = append(compares, Compare{Key: item.key, Version: e.Version})
 		}
-		if !errors.Is(err, ErrNotFound) {
-			return false, fmt.Errorf("create %s: %w", object, err)
+		if ours || len(ops) == 0 {
+			// One of ours is there, so all were: what is absent was removed since.
+			return created, nil
 		}
-		_, err = c.store.Txn(ctx, compares, []Op{Put(key, mine)})
+		_, err := c.store.Txn(ctx, compares, ops)
 		switch {
 		case err == nil:
-			return true, nil
+			return created, nil
 		case errors.Is(err, ErrUnknownOutcome) && ctx.Err() == nil:
 			unknown = true
 		case errors.Is(err, ErrConflict):
 		default:
-			return false, fmt.Errorf("create %s: %w", object, err)
+			return nil, fmt.Errorf("create %s: %w", what, err)
 		}
 	}
-	return false, fmt.Errorf("create %s: %d attempts lost: %w", object, maxAttempts, ErrConflict)
+	return nil, fmt.Errorf("create %s: %d attempts lost: %w", what, maxAttempts, ErrConflict)
 }
 
 func deleting(value []byte) bool {

@@ -15,7 +15,7 @@
 //
 // Errors: ErrNotFound, ErrConflict, ErrUnavailable, ErrUnknownOutcome, ErrCompacted
 // and ErrLeaseExpired from a Store; *ExistsError, *InvalidError, *NotFoundError, *FixedError
-// from a Catalog. Each names the object.
+// from a Catalog, in an *ItemError where several were asked for. Each names the object.
 //
 // Invariants:
 //

@@ -40,3 +40,14 @@ type FixedError struct {
 func (e *FixedError) Error() string {
 	return fmt.Sprintf("%s: %s cannot change", e.Object, e.Field)
 }
+
+// ItemError is an error about one of several definitions.
+type ItemError struct {
+	Index int // in the order given
+	Err   error
+}
+
+func (e *ItemError) Error() string { return fmt.Sprintf("item %d: %v", e.Index, e.Err) }
+
+// Unwrap is the error without the index.
+func (e *ItemError) Unwrap() error { return e.Err }

@@ -119,3 +119,46 @@ func TestLocalDoesNotGuess(t *testing.T) {
 	require.Equal(t, "1", string(e.Value), "what is not known to be written is not shown")
 	require.ErrorIs(t, l.Close(t.Context()), boom)
 }
+
+// A kill while a creation of several is written leaves all of them or none, wherever the
+// writing ended.
+func TestLocalCreatesAllOrNone(t *testing.T) {
+	ctx := context.Background()
+	dir := t.TempDir()
+	l := openLocal(t, dir, LocalOptions{})
+	defer closeLocal(t, l)
+	c := NewCatalog(l)
+	_, err := c.CreateTenant(ctx, Tenant{ID: "t"})
+	require.NoError(t, err)
+	_, err = c.CreateNamespace(ctx, Namespace{Tenant: "t", Name: "ns"})
+	require.NoError(t, err)
+	logs, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	require.NoError(t, err)
+	require.Len(t, logs, 1)
+	size := func() int64 {
+		info, err := os.Stat(logs[0])
+		require.NoError(t, err)
+		return info.Size()
+	}
+	before := size()
+	_, err = c.CreateAll(ctx, []Definition{
+		{Stream: &Stream{Tenant: "t", Namespace: "ns", Name: "a"}},
+		{Stream: &Stream{Tenant: "t", Namespace: "ns", Name: "b"}},
+		{Stream: &Stream{Tenant: "t", Namespace: "ns", Name: "c"}},
+	})
+	require.NoError(t, err)
+	after := size()
+	for _, c := range []struct {
+		end  int64
+		want int
+	}{{before, 0}, {before + 1, 0}, {(before + after) / 2, 0}, {after - 1, 0}, {after, 3}} {
+		killed := filepath.Join(t.TempDir(), "metadata")
+		require.NoError(t, os.CopyFS(killed, os.DirFS(dir)))
+		require.NoError(t, os.Truncate(filepath.Join(killed, filepath.Base(logs[0])), c.end))
+		l := openLocal(t, killed, LocalOptions{})
+		there, _, err := NewCatalog(l).ListStreams(ctx, "t", "ns", "", 0)
+		require.NoError(t, err)
+		require.Len(t, there, c.want, "%d of %d to %d bytes", c.end, before, after)
+		closeLocal(t, l)
+	}
+}

@@ -30,14 +30,15 @@ var (
 	ErrTooLarge = errors.New("meta: too large")
 )
 
-// Limits every Store holds, chosen below etcd's defaults so that all behave alike.
+// Limits every Store holds, so that all behave alike.
 const (
 	// MaxKeyBytes bounds a key.
 	MaxKeyBytes = 1024
 	// MaxValueBytes bounds one value.
 	MaxValueBytes = 256 << 10
-	// MaxTxnItems bounds compares and operations of one transaction, each.
-	MaxTxnItems = 128
+	// MaxTxnItems bounds compares and operations of one transaction, each. CreateAll needs
+	// 257; etcd allows as many when it runs with --max-txn-ops, whose default is 128.
+	MaxTxnItems = 512
 )
 
 // Version orders all writes of a store. Zero is "absent" in a Compare and "the
