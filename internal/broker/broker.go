@@ -156,55 +156,6 @@ func (b *Broker) CheckStream(s meta.Stream) error {
 	return nil
 }
 
-// CreateStream writes a stream to the catalog and waits until it is served here.
-// created is false when it was there already. ctx ends the waiting, not the creation.
-func (b *Broker) CreateStream(ctx context.Context, s meta.Stream) (created bool, err error) {
-	if b.draining.Load() {
-		return false, ErrDraining
-	}
-	if err := b.CheckStream(s); err != nil {
-		return false, err
-	}
-	created, err = b.o.Catalog.CreateStream(ctx, s)
-	if err != nil {
-		return false, err
-	}
-	return created, b.AwaitStream(ctx, s.Tenant, s.Namespace, s.Name)
-}
-
-// DeleteStream removes a stream from the catalog and waits until it is not served here
-// any more. Its directories are removed later.
-func (b *Broker) DeleteStream(ctx context.Context, tenant, namespace, name string) error {
-	k := key{tenant, namespace, name}
-	old := b.table.Load().get(k)
-	if err := b.o.Catalog.DeleteStream(ctx, meta.Name{Tenant: tenant, Namespace: namespace, Name: name}); err != nil {
-		return err
-	}
-	return b.await(ctx, func() (bool, error) { return b.table.Load().get(k) != old || old == nil, nil })
-}
-
-// AwaitStream waits until a stream that is in the catalog is served here: found, and
-// none of its shards being opened. A damaged shard ends the waiting too.
-func (b *Broker) AwaitStream(ctx context.Context, tenant, namespace, name string) error {
-	n := meta.Name{Tenant: tenant, Namespace: namespace, Name: name}
-	want, err := b.o.Catalog.GetStream(ctx, n)
-	if err != nil {
-		return err
-	}
-	return b.await(ctx, func() (bool, error) {
-		s := b.table.Load().get(key{tenant, namespace, name})
-		if s == nil || s.Meta().Incarnation != want.Incarnation {
-			now, err := b.o.Catalog.GetStream(ctx, n)
-			if err != nil {
-				return false, err
-			}
-			want = now
-			return false, nil
-		}
-		return !s.opening(), nil
-	})
-}
-
 // await asks done again after every change, until it says yes or fails.
 func (b *Broker) await(ctx context.Context, done func() (bool, error)) error {
 	for {

@@ -74,55 +74,6 @@ func (b *Broker) CheckCache(c meta.Cache) error {
 	return nil
 }
 
-// CreateCache writes a cache to the catalog and waits until it is served here. created is
-// false when it was there already. ctx ends the waiting, not the creation.
-func (b *Broker) CreateCache(ctx context.Context, c meta.Cache) (created bool, err error) {
-	if b.draining.Load() {
-		return false, ErrDraining
-	}
-	if err := b.CheckCache(c); err != nil {
-		return false, err
-	}
-	created, err = b.o.Catalog.CreateCache(ctx, c)
-	if err != nil {
-		return false, err
-	}
-	return created, b.AwaitCache(ctx, c.Tenant, c.Namespace, c.Name)
-}
-
-// AwaitCache waits until a cache that is in the catalog is served here: found, and none
-// of its shards being opened. A damaged shard ends the waiting too.
-func (b *Broker) AwaitCache(ctx context.Context, tenant, namespace, name string) error {
-	n := meta.Name{Tenant: tenant, Namespace: namespace, Name: name}
-	want, err := b.o.Catalog.GetCache(ctx, n)
-	if err != nil {
-		return err
-	}
-	return b.await(ctx, func() (bool, error) {
-		c := b.caches.Load().get(key{tenant, namespace, name})
-		if c == nil || c.Meta().Incarnation != want.Incarnation {
-			now, err := b.o.Catalog.GetCache(ctx, n)
-			if err != nil {
-				return false, err
-			}
-			want = now
-			return false, nil
-		}
-		return !c.opening(), nil
-	})
-}
-
-// DeleteCache removes a cache from the catalog and waits until it is not served here any
-// more. Its directories are removed later.
-func (b *Broker) DeleteCache(ctx context.Context, tenant, namespace, name string) error {
-	k := key{tenant, namespace, name}
-	old := b.caches.Load().get(k)
-	if err := b.o.Catalog.DeleteCache(ctx, meta.Name{Tenant: tenant, Namespace: namespace, Name: name}); err != nil {
-		return err
-	}
-	return b.await(ctx, func() (bool, error) { return b.caches.Load().get(k) != old || old == nil, nil })
-}
-
 // Meta is the cache's definition; it is never changed, a later call may give another.
 func (c *Cache) Meta() *meta.Cache { return c.meta.Load() }
 
