@@ -181,6 +181,7 @@ func TestVerifyNamesWhatItFinds(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "acme_default_orders_0-0123456789abcdef")
 			sealed := segmentFile(t, dir, 0, 0, 10, 100)
 			newest := segmentFile(t, dir, 1, 10, 5, 100)
+			putMark(t, dir, segment.Mark{SyncedBytes: sealed[1]})
 			r, err := verifyJSON(t, dir)
 			require.NoError(t, err)
 			require.Empty(t, r.Findings)
@@ -236,6 +237,7 @@ func TestVerifyFilesBesideSegments(t *testing.T) {
 			dir := t.TempDir()
 			segmentFile(t, dir, 0, 0, 10, 100)
 			segmentFile(t, dir, 1, 10, 5, 100)
+			putMark(t, dir, segment.Mark{SyncedBytes: 100})
 			require.NoError(t, os.WriteFile(filepath.Join(dir, c.file), []byte(c.put), 0o600))
 			r, err := verifyJSON(t, dir)
 			require.Equal(t, c.severity == Damage, err != nil)
@@ -255,7 +257,10 @@ func TestVerifyFilesBesideSegments(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(dir, segment.IndexName(0))))
 	r, err := verifyJSON(t, dir)
 	require.NoError(t, err)
-	require.Equal(t, "IndexMissing", r.Findings[0].Kind)
+	require.Len(t, r.Findings, 2)
+	require.Equal(t, "MarkMissing", r.Findings[0].Kind)
+	require.Equal(t, Note, r.Findings[0].Severity)
+	require.Equal(t, "IndexMissing", r.Findings[1].Kind)
 }
 
 func TestVerifyEveryShardBelow(t *testing.T) {

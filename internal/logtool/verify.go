@@ -201,8 +201,13 @@ func (v *verifier) run(ctx context.Context) (*Report, error) {
 	if v.mark, v.hasMark, err = segment.ReadMark(v.fsys, v.dir); err != nil {
 		return nil, err
 	}
-	if v.listing.side[segment.NameMark] && !v.hasMark {
+	switch {
+	case v.hasMark:
+	case v.listing.side[segment.NameMark]:
 		v.report.inFile(Note, segment.MarkName, segment.SideFileDamaged.String(), "", "it is taken as absent, and written anew")
+	case len(v.listing.segments) > 1:
+		v.report.inFile(Note, segment.MarkName, "MarkMissing", "a log of several segments has one: it was removed, or this is a copy without it",
+			"it is written anew; records missing from the end would not be noticed")
 	}
 	v.report.Segments = len(v.listing.segments)
 	if err := v.segments(ctx); err != nil {

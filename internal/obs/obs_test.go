@@ -153,6 +153,7 @@ func TestStorageEventsMoveMetrics(t *testing.T) {
 	e.OnSyncFailure("s", io.ErrUnexpectedEOF)
 	e.OnRoll("s", storage.Descriptor{}, storage.Descriptor{})
 	e.OnRecovery("s", storage.RecoveryReport{Duration: time.Second, TruncatedBytes: 17, MayHaveLost: true})
+	e.OnRecovery("without", storage.RecoveryReport{MarkMissing: true, Next: 9})
 	e.OnTrim("s", storage.RetentionResult{Segments: 2, Bytes: 300})
 	e.OnPoison("s", &storage.PoisonedError{Op: "flush", Cause: io.EOF})
 	e.OnStray("s", "x")
@@ -175,6 +176,16 @@ func TestStorageEventsMoveMetrics(t *testing.T) {
 		require.Equal(t, want, value(text, series), series)
 	}
 	require.Contains(t, log.String(), "flush failed")
+	var warned []string
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, segment.MarkName) {
+			warned = append(warned, line)
+		}
+	}
+	require.Len(t, warned, 1)
+	require.Contains(t, warned[0], "level=WARN")
+	require.Contains(t, warned[0], "shard=without")
+	require.Contains(t, warned[0], "next_offset=9")
 }
 
 func TestPublishesByResultAndCode(t *testing.T) {

@@ -61,6 +61,9 @@ func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
 			if torn := r.TruncatedBytes - ahead.take(shard); torn > 0 {
 				m.recoveryCut.Add(float64(torn))
 			}
+			if r.MarkMissing {
+				log.Warn("durable.mark of the shard was not there or not readable: it was removed, is damaged, or the directory is a copy without it; records missing from the end would not be noticed", "shard", shard, "next_offset", r.Next)
+			}
 			if r.MayHaveLost {
 				m.maybeLost.Inc()
 				log.Error("the log ends before records that may have been acknowledged; what was cut is in lost/", "shard", shard, "cut_bytes", r.TruncatedBytes, "reason", r.Lost)
