@@ -51,6 +51,8 @@ type DiskEvents struct {
 	OnRoom     func(free, reserve int64)
 	// OnCloseError: closing a file that is no longer needed failed.
 	OnCloseError func(path string, err error)
+	// OnNoIOUring: io_uring was asked for and is not to be had; flushes block instead.
+	OnNoIOUring func(err error)
 	// OnUsageError: the free room could not be read.
 	OnUsageError func(err error)
 }
@@ -110,7 +112,10 @@ func NewDisk(o DiskOptions) (*Disk, error) {
 	d.groups.New = func() any { return new(Group) }
 	d.parkings.New = newParking
 	d.mu.logs = make(map[*Log]struct{})
-	d.flusher = newFlusher(o.IOUring)
+	var err error
+	if d.flusher, err = newFlusher(o.IOUring); err != nil && o.Events.OnNoIOUring != nil {
+		o.Events.OnNoIOUring(err)
+	}
 	return d, nil
 }
 

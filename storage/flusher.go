@@ -13,15 +13,20 @@ type blockingFlusher struct{}
 func (blockingFlusher) datasync(f vfs.File) error { return f.Datasync() }
 
 // newFlusher gives the process's io_uring where it is wanted and the system lets us have
-// one, else blocking flushes: durability does not depend on an optimisation.
-func newFlusher(ioUring bool) flusher {
-	if ioUring {
-		if r := processRing(); r != nil {
-			return r
-		}
+// one, else blocking flushes and why: durability does not depend on an optimisation.
+func newFlusher(ioUring bool) (flusher, error) {
+	if !ioUring {
+		return blockingFlusher{}, nil
 	}
-	return blockingFlusher{}
+	r, err := processRing()
+	if err != nil {
+		return blockingFlusher{}, err
+	}
+	return r, nil
 }
 
 // IOUringAvailable says whether flushes can go through io_uring here, and if not why.
-func IOUringAvailable() error { return ringError() }
+func IOUringAvailable() error {
+	_, err := processRing()
+	return err
+}

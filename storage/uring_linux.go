@@ -71,24 +71,9 @@ type ring struct {
 	reaping  bool
 }
 
-var theRing struct {
-	once sync.Once
-	ring *ring
-	err  error
-}
+var theRing = sync.OnceValues(newRing)
 
-func processRing() flusher {
-	theRing.once.Do(func() { theRing.ring, theRing.err = newRing() })
-	if theRing.ring == nil {
-		return nil
-	}
-	return theRing.ring
-}
-
-func ringError() error {
-	processRing()
-	return theRing.err
-}
+func processRing() (flusher, error) { return theRing() }
 
 func newRing() (*ring, error) {
 	var p ringParams

@@ -7,6 +7,6 @@ import (
 	"fmt"
 )
 
-func processRing() flusher { return nil }
-
-func ringError() error { return fmt.Errorf("storage: io_uring: %w", errors.ErrUnsupported) }
+func processRing() (flusher, error) {
+	return nil, fmt.Errorf("storage: io_uring: %w", errors.ErrUnsupported)
+}

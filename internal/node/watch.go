@@ -197,6 +197,9 @@ func (n *Node) diskEvents() storage.DiskEvents {
 		OnRoom: func(free, reserve int64) {
 			n.log.Info("disk has room again: publishes are taken", "free_bytes", free, "reserve_bytes", reserve)
 		},
+		OnNoIOUring: func(err error) {
+			n.log.Warn("io_uring is not to be had here: flushes block instead, which is slower and as safe", "error", err)
+		},
 	}
 }
 
