@@ -12,7 +12,7 @@ import (
 func TestActions(t *testing.T) {
 	f := newFixture(t)
 	token := f.all()
-	const caches = "/v1/tenants/default/namespaces/default/caches"
+	f.streams.damaged = true
 	for path, want := range map[string][]any{
 		streams + "/orders/reopen": {
 			map[string]any{"shard": 0.0, "state": "active", "head": 0.0},

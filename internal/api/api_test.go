@@ -67,14 +67,15 @@ func newFixture(t *testing.T) *fixture {
 // catalogStreams is a broker that serves at once whatever is in the catalog.
 type catalogStreams struct {
 	*meta.Catalog
-	err error
+	err     error
+	damaged bool // the second shard of each
 }
 
-func (c *catalogStreams) CreateStream(ctx context.Context, s meta.Stream) (bool, error) {
+func (c *catalogStreams) CreateAll(ctx context.Context, defs []meta.Definition) ([]bool, error) {
 	if c.err != nil {
-		return false, c.err
+		return nil, c.err
 	}
-	return c.Catalog.CreateStream(ctx, s)
+	return c.Catalog.CreateAll(ctx, defs)
 }
 
 func (c *catalogStreams) DeleteStream(ctx context.Context, tenant, namespace, name string) error {
@@ -95,7 +96,9 @@ func (c *catalogStreams) ReopenCache(_ context.Context, _, _, name string, repor
 
 func (c *catalogStreams) reopen(what string, report func(int, string, error)) error {
 	report(0, "active", nil)
-	report(1, "damaged", errors.New(what+": still damaged"))
+	if c.damaged {
+		report(1, "damaged", errors.New(what+": still damaged"))
+	}
 	return c.err
 }
 

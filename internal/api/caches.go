@@ -92,36 +92,24 @@ func listCaches(q *request) (answer, error) {
 	}, viewCache)
 }
 
-func createCache(q *request) (answer, error) {
-	var b cacheBody
-	if err := q.body(&b); err != nil {
-		return answer{}, err
-	}
+func createCache(q *request) (answer, error) { return q.createOne(new(cacheBody)) }
+
+// define is the cache that b asks for, if the caller may make it.
+func (b *cacheBody) define(q *request) (meta.Definition, error) {
 	if err := q.sameScope(b.TenantID, b.Namespace); err != nil {
-		return answer{}, err
+		return meta.Definition{}, err
 	}
 	if err := wire.ValidName(b.Cache); err != nil {
-		return answer{}, invalid("cache: %v", err)
+		return meta.Definition{}, invalid("cache: %v", err)
 	}
 	if err := q.manageCache(b.Cache); err != nil {
-		return answer{}, err
+		return meta.Definition{}, err
 	}
 	c := meta.Cache{Tenant: q.path("t"), Namespace: q.path("ns"), Name: b.Cache, Durable: true}
 	if err := b.fill(&c); err != nil {
-		return answer{}, err
+		return meta.Definition{}, err
 	}
-	c = c.WithDefaults()
-	created, err := q.Streams.CreateCache(q.http.Context(), c)
-	if err != nil {
-		return answer{}, err
-	}
-	if !created {
-		return answer{}, conflict("already_exists", "cache "+c.FullName().String()+" exists with the same settings")
-	}
-	if err := q.hasRoom(c.FullName(), q.Streams.ReopenCache, q.Streams.DeleteCache); err != nil {
-		return answer{}, err
-	}
-	return answer{http.StatusCreated, viewCache(&c)}, nil
+	return meta.Definition{Cache: &c}, nil
 }
 
 func getCache(q *request) (answer, error) {

@@ -44,6 +44,14 @@ func conflict(code, message string) *apiError {
 	return &apiError{http.StatusConflict, code, message}
 }
 
+// itemError is an error about one item of a request.
+type itemError struct {
+	item string // "streams[3]"
+	err  error
+}
+
+func (e *itemError) Error() string { return e.item + ": " + e.err.Error() }
+
 // errorBody is the JSON of every answer that is not 2xx.
 type errorBody struct {
 	Code    string `json:"code"`
@@ -67,6 +75,10 @@ func isDiskFull(err error) bool {
 // answerOf maps what the layers below report. What is not listed is ours to
 // explain, so it is logged and answered as internal.
 func answerOf(err error) (e *apiError, known bool) {
+	if item, ok := errors.AsType[*itemError](err); ok {
+		e, known = answerOf(item.err)
+		return &apiError{e.status, e.code, item.item + ": " + e.message}, known
+	}
 	var (
 		api      *apiError
 		exists   *meta.ExistsError
@@ -94,6 +106,8 @@ func answerOf(err error) (e *apiError, known bool) {
 		return invalid("body is not JSON: %v at byte %d", syntax, syntax.Offset), true
 	case errors.As(err, &kind):
 		return invalid("field %s cannot be a %s", kind.Field, kind.Value), true
+	case errors.Is(err, meta.ErrTooLarge):
+		return &apiError{http.StatusRequestEntityTooLarge, wire.CodeLimitExceeded.String(), err.Error()}, true
 	case errors.Is(err, ErrBackupRuns):
 		return conflict("conflict", err.Error()), true
 	case errors.Is(err, ErrNoBackup):

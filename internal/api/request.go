@@ -120,8 +120,10 @@ func (q *request) need(action auth.Action, object auth.Object) error {
 
 // body reads the request's JSON object into v. Unknown fields, a second value
 // and an empty body are refused.
-func (q *request) body(v any) error {
-	dec := json.NewDecoder(q.http.Body)
+func (q *request) body(v any) error { return decode(q.http.Body, v) }
+
+func decode(r io.Reader, v any) error {
+	dec := json.NewDecoder(r)
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
 		var api *apiError

@@ -66,9 +66,11 @@ type Backend struct {
 // Streams creates and deletes streams and caches and returns when the broker serves
 // them, or does so no more, and does to them what an operator asks for. [*broker.Broker] is one.
 type Streams interface {
-	CreateStream(ctx context.Context, s meta.Stream) (created bool, err error)
+	// CreateAll makes all or none; an error about one of them is a *meta.ItemError. RemoveAll
+	// takes back what it made.
+	CreateAll(ctx context.Context, defs []meta.Definition) (created []bool, err error)
+	RemoveAll(ctx context.Context, defs []meta.Definition) error
 	DeleteStream(ctx context.Context, tenant, namespace, name string) error
-	CreateCache(ctx context.Context, c meta.Cache) (created bool, err error)
 	DeleteCache(ctx context.Context, tenant, namespace, name string) error
 	// What an operator asks for; each shard is reported.
 	ReopenStream(ctx context.Context, tenant, namespace, name string, report func(shard int, state string, err error)) error
@@ -126,6 +128,8 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("PATCH "+ca+"/{name}", s.tenant(patchCache))
 	s.mux.HandleFunc("DELETE "+ca+"/{name}", s.tenant(deleteCache))
 	s.mux.HandleFunc("POST "+ca+"/{name}/reopen", s.tenant(reopenCache))
+
+	s.mux.HandleFunc("POST "+ns+"/{ns}/resources", s.tenant(createResources))
 
 	s.mux.HandleFunc("GET /v1/backup", s.cluster(backup))
 

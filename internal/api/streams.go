@@ -2,10 +2,7 @@ package api
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"math"
 	"net/http"
 	"strings"
@@ -263,66 +260,33 @@ func listStreams(q *request) (answer, error) {
 	}, viewStream)
 }
 
-func createStream(q *request) (answer, error) {
-	var b streamBody
-	if err := q.body(&b); err != nil {
-		return answer{}, err
-	}
+func createStream(q *request) (answer, error) { return q.createOne(new(streamBody)) }
+
+// define is the stream that b asks for, if the caller may make it.
+func (b *streamBody) define(q *request) (meta.Definition, error) {
 	if err := q.sameScope(b.TenantID, b.Namespace); err != nil {
-		return answer{}, err
+		return meta.Definition{}, err
 	}
 	if err := wire.ValidName(b.Stream); err != nil {
-		return answer{}, invalid("stream: %v", err)
+		return meta.Definition{}, invalid("stream: %v", err)
 	}
 	if err := q.manageStream(b.Stream); err != nil {
-		return answer{}, err
+		return meta.Definition{}, err
 	}
 	s := meta.Stream{Tenant: q.path("t"), Namespace: q.path("ns"), Name: b.Stream}
 	if err := b.fill(&s); err != nil {
-		return answer{}, err
+		return meta.Definition{}, err
 	}
 	if err := b.agree(&s); err != nil {
-		return answer{}, err
+		return meta.Definition{}, err
 	}
-	s = s.WithDefaults()
 	if s.MaxRecordBytes == 0 {
 		s.MaxRecordBytes = q.RecordBytes
 	}
 	if err := q.fits(&s); err != nil {
-		return answer{}, err
+		return meta.Definition{}, err
 	}
-	created, err := q.Streams.CreateStream(q.http.Context(), s)
-	if err != nil {
-		return answer{}, err
-	}
-	if !created {
-		return answer{}, conflict("already_exists", "stream "+s.FullName().String()+" exists with the same settings")
-	}
-	if s.Durable {
-		if err := q.hasRoom(s.FullName(), q.Streams.ReopenStream, q.Streams.DeleteStream); err != nil {
-			return answer{}, err
-		}
-	}
-	return answer{http.StatusCreated, viewStream(&s)}, nil
-}
-
-// hasRoom takes back what was just made when there is no room for its shards: a shard that
-// could not be made is out of service, and a stream or cache of such is of no use.
-func (q *request) hasRoom(n meta.Name, reopen func(ctx context.Context, tenant, namespace, name string, report func(int, string, error)) error,
-	remove func(ctx context.Context, tenant, namespace, name string) error) error {
-	var full error
-	err := reopen(q.http.Context(), n.Tenant, n.Namespace, n.Name, func(_ int, _ string, err error) {
-		if isDiskFull(err) {
-			full = err
-		}
-	})
-	if err != nil || full == nil {
-		return nil // it was made, and is there or was removed since
-	}
-	if err := remove(q.http.Context(), n.Tenant, n.Namespace, n.Name); err != nil {
-		return fmt.Errorf("%s is left with shards out of service: %w", n, errors.Join(full, err))
-	}
-	return full
+	return meta.Definition{Stream: &s}, nil
 }
 
 // fits refuses records that no frame of this broker could carry.

@@ -316,7 +316,7 @@ func (b *Broker) trash(sh *shard, root string) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return
-	case err == nil && found != want:
+	case err == nil && found != want && (found != 0 || !b.bare(filepath.Join(root, dirName))):
 		return // never opened here: what lies there is not this one's
 	case err == nil:
 		var trash string
@@ -327,6 +327,17 @@ func (b *Broker) trash(sh *shard, root string) {
 	}
 	// The next one of this name finds another incarnation and sets it aside.
 	b.o.Log.Error("directory of a deleted shard cannot be moved", "shard", sh.name, "dir", dirName, "error", err)
+}
+
+// bare says that a directory holds nothing yet: it was being made when the disk failed.
+func (b *Broker) bare(dir string) bool {
+	entries, err := b.o.FS.ReadDir(dir)
+	for _, e := range entries {
+		if e.Name() != incarnationName && e.Name() != incarnationName+".tmp" {
+			return false
+		}
+	}
+	return err == nil
 }
 
 // remove takes a directory in the trash off the disk in the background.

@@ -102,15 +102,15 @@ func (c *Catalog) CreateAll(ctx context.Context, defs []Definition) (created []b
 	var parents []parent
 	items := make([]creation, len(defs))
 	drawn := make([]uint64, len(defs))
-	taken := make(map[string]int, len(defs))
+	taken := make(map[string]bool, len(defs))
 	for i, d := range defs {
 		if err := d.complete(); err != nil {
 			return nil, &ItemError{Index: i, Err: err}
 		}
-		if first, twice := taken[d.key()]; twice {
-			return nil, &ItemError{Index: i, Err: &InvalidError{Object: d.String(), Field: "name", Detail: fmt.Sprintf("is given twice, first as item %d", first)}}
+		if taken[d.key()] {
+			return nil, &ItemError{Index: i, Err: &InvalidError{Object: d.String(), Field: "name", Detail: "is given twice"}}
 		}
-		taken[d.key()] = i
+		taken[d.key()] = true
 		n := d.FullName()
 		if p := namespaceParent(n.Tenant, n.Namespace); !slices.Contains(parents, p) {
 			parents = append(parents, p)
