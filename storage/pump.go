@@ -1,5 +1,26 @@
 package storage
 
+// The way of a batch. It passes four stages. Each has one token, and whoever holds it alone
+// does that work; the tokens are fields under one mutex, which is never held across I/O, a
+// callback or a wait.
+//
+//	queue   accepted in order, without an offset: a short critical section
+//	pen     takes what queued (1 MiB or 1,024 batches), asks Admit batch by batch, gives
+//	        offsets, encodes into one buffer, writes it with one call, calls Written
+//	flush   OnCommit only: one flush at a time covers all that was written before it began
+//	apply   calls Stable for the group, then Done for each of its batches, in offset order
+//
+// There is no goroutine behind this at rest. An appender that finds a token free does the
+// work itself, for itself and all who queued; one that has its answer while there is work
+// left hands on to a waiting appender, or to a goroutine that ends when there is nothing
+// left. While a flush is under way little is written: what comes meanwhile is written
+// together when it ends, for it could not be on the device earlier.
+//
+// The segments a batch goes to are a list of files; the last is active. The next file is
+// made ahead, empty, its name flushed; a roll writes its header and takes it into use. The
+// segment before is sealed off the pen: flushed, trimmed, flushed, indexed. Readers work on
+// an immutable list and see a record once the position they read moved past it.
+//
 // The pump. All work on batches is one of three actions, and which one is next is
 // decided in one place, under the mutex. Whoever does an action decides anew after it;
 // who wants to leave while there is work hands it to a waiting appender or to the log's

@@ -20,7 +20,8 @@ func (r *Rule) Suspend() (restore func()) {
 	return func() { r.off.Store(false) }
 }
 
-// The rules. Each is consulted at one place in package storage.
+// The rules. Package storage asks SyncDirectory at four places, FlushCut at three,
+// LowerMarkBeforeCut at two, and each of the others at one.
 var (
 	// FlushBeforeAck: under on_commit nothing is acknowledged before it is flushed.
 	FlushBeforeAck = &Rule{name: "flush before ack"}
