@@ -254,9 +254,9 @@ func TestBackupWithSecrets(t *testing.T) {
 	s.ok("pub", "orders", "hello")
 	s.ok("backup", "with.tar", "--secrets")
 	s.ok("restore", "with.tar", "--data-dir", "second")
-	require.NoError(t, b.stop())
+	require.NoError(t, b.Stop())
 	// The context of the first broker, its key and its certificates, at the first's place.
-	s.serve("--data", "second", "--listen", b.clients, "--http-listen", strings.TrimPrefix(b.http, "http://"), "--context-file", "other.yaml")
+	s.serve("--data", "second", "--listen", b.Clients, "--http-listen", strings.TrimPrefix(b.HTTP, "http://"), "--context-file", "other.yaml")
 	require.Equal(t, "hello\n", s.ok("sub", "orders", "--from", "earliest", "--count", "1"))
 }
 
@@ -293,7 +293,7 @@ func TestBackupRefusals(t *testing.T) {
 	require.Equal(t, "mine", string(raw))
 
 	// A shard that does not serve has no place in a backup, and is named.
-	require.NoError(t, b.stop())
+	require.NoError(t, b.Stop())
 	logs, err := filepath.Glob(filepath.Join(s.dir, "felix-data/streams/*orders*/*.log"))
 	require.NoError(t, err)
 	require.NotEmpty(t, logs)
@@ -305,7 +305,7 @@ func TestBackupRefusals(t *testing.T) {
 	_, errs := s.felix("backup", "x.tar")
 	require.NotZero(t, s.exit)
 	require.Contains(t, errs, "shard default/default/orders/0 does not serve")
-	require.NoError(t, b.stop())
+	require.NoError(t, b.Stop())
 	s.serve("--storage", "none", "--data", "memory")
 	_, errs = s.felix("backup", "x.tar")
 	require.Equal(t, exitRefused, s.exit)
@@ -481,7 +481,7 @@ func TestRestoreRefusals(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Join(s.dir, "full"))
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
-	require.NoError(t, b.stop())
+	require.NoError(t, b.Stop())
 }
 
 // A restore that is killed leaves a directory that no broker starts on, and the next
@@ -492,7 +492,7 @@ func TestARestoreThatIsKilledIsDoneAgain(t *testing.T) {
 	s.ok("stream", "create", "orders", "--durable", "--shards", "64")
 	s.feed(strings.Repeat(strings.Repeat("x", 1000)+"\n", 2000), "pub", "orders", "--ack", "none")
 	s.ok("backup", "felix.tar")
-	require.NoError(t, b.stop())
+	require.NoError(t, b.Stop())
 	self, err := os.Executable()
 	require.NoError(t, err)
 	data := filepath.Join(s.dir, "second")

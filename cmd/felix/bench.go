@@ -189,14 +189,14 @@ func (e *environment) benchMode(ctx context.Context, f *benchFlags, mode, dir st
 		return err
 	}
 	own, scrape, pid := *e, "", 0
-	var broker *child
+	var broker *spawned
 	if len(e.opts.brokers) == 0 && e.opts.context == "" {
 		broker, err = startChild(ctx, dir, nil, "--storage-min-free", "0", "--storage-fsync-mode", mode)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, broker.stop()) }()
-		own, scrape, pid = *broker.use(e), broker.http, broker.cmd.Process.Pid
+		defer func() { err = errors.Join(err, broker.Stop()) }()
+		own, scrape, pid = *broker.use(e), broker.HTTP, broker.Pid()
 	}
 	b := &bench{environment: &own, f: f, fsync: mode, payload: benchPayload(f.payload), scrape: scrape, pid: pid}
 	defer func() { err = errors.Join(err, b.removeCache(context.WithoutCancel(ctx))) }()
@@ -206,8 +206,8 @@ func (e *environment) benchMode(ctx context.Context, f *benchFlags, mode, dir st
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, floor.kill()) }()
-		floorAddr = floor.clients
+		defer func() { err = errors.Join(err, floor.Kill()) }()
+		floorAddr = floor.Clients
 	}
 	if !e.opts.json {
 		fmt.Fprintf(e.out, "\n%s, %d B, %d shards\n%-12s %12s %10s %10s %10s %8s %8s %8s %12s %7s %12s %8s %7s\n", mode, f.payload, f.shards,

@@ -41,12 +41,12 @@ func (e *environment) memory(ctx context.Context, f *benchFlags, mode, dir strin
 	if err != nil {
 		return row, err
 	}
-	defer func() { err = errors.Join(err, broker.stop()) }()
-	b := &bench{environment: broker.use(e), f: f, fsync: mode, payload: benchPayload(f.payload), scrape: broker.http}
-	if err := b.awaitReady(ctx, broker.http); err != nil {
+	defer func() { err = errors.Join(err, broker.Stop()) }()
+	b := &bench{environment: broker.use(e), f: f, fsync: mode, payload: benchPayload(f.payload), scrape: broker.HTTP}
+	if err := b.awaitReady(ctx, broker.HTTP); err != nil {
 		return row, err
 	}
-	found := &benchMemoryFigures{Keys: f.keys, RestMiB: residentMiB(broker.cmd.Process.Pid)}
+	found := &benchMemoryFigures{Keys: f.keys, RestMiB: residentMiB(broker.Pid())}
 	c, _, err := b.dial(ctx)
 	if err != nil {
 		return row, err
@@ -72,7 +72,7 @@ func (e *environment) memory(ctx context.Context, f *benchFlags, mode, dir strin
 	if used := after(cpuTotal) - before(cpuTotal); used > 0 {
 		found.GCShare = (after(cpuOfGC) - before(cpuOfGC)) / used
 	}
-	found.ResidentMiB = residentMiB(broker.cmd.Process.Pid)
+	found.ResidentMiB = residentMiB(broker.Pid())
 	row.Memory = found
 	return row, nil
 }

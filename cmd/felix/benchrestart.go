@@ -20,7 +20,7 @@ const benchRestart = "restart"
 
 // restart fills a stream, kills the broker and times how long the next one takes until
 // it is ready. The row's median time is that; its rate the records a second of it.
-func (b *bench) restart(ctx context.Context, dir string, broker *child) (row benchRow, again *child, err error) {
+func (b *bench) restart(ctx context.Context, dir string, broker *spawned) (row benchRow, again *spawned, err error) {
 	row = benchRow{Name: benchRestart, Params: benchParams{Payload: b.f.payload, Fsync: b.fsync, Shards: int(b.f.shards), Records: b.f.records, Runs: 1}}
 	b.stream = "bench-restart"
 	if err := b.createStream(ctx, b.stream, b.f.shards, b.fsync); err != nil {
@@ -35,7 +35,7 @@ func (b *bench) restart(ctx context.Context, dir string, broker *child) (row ben
 	if err := errors.Join(err, c.Close()); err != nil {
 		return row, nil, err
 	}
-	if err := broker.kill(); err != nil {
+	if err := broker.Kill(); err != nil {
 		return row, nil, err
 	}
 	began := time.Now()
@@ -43,7 +43,7 @@ func (b *bench) restart(ctx context.Context, dir string, broker *child) (row ben
 	if err != nil {
 		return row, nil, err
 	}
-	if err := b.awaitReady(ctx, again.http); err != nil {
+	if err := b.awaitReady(ctx, again.HTTP); err != nil {
 		return row, again, err
 	}
 	took := time.Since(began)
@@ -54,7 +54,7 @@ func (b *bench) restart(ctx context.Context, dir string, broker *child) (row ben
 	}
 	row.benchFigures = figures(records, took, []time.Duration{took})
 	row.BytesPerRecord = float64(size) / float64(records+int(b.f.shards))
-	row.ResidentMiB = residentMiB(again.cmd.Process.Pid)
+	row.ResidentMiB = residentMiB(again.Pid())
 	return row, again, nil
 }
 

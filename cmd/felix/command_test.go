@@ -86,11 +86,11 @@ func TestStreamsOutliveTheBroker(t *testing.T) {
 	broker := s.serve()
 	s.ok("stream", "create", "orders", "--durable")
 	s.ok("pub", "orders", "first")
-	require.NoError(t, broker.stop())
-	broker = s.serve("--listen", broker.clients)
+	require.NoError(t, broker.Stop())
+	broker = s.serve("--listen", broker.Clients)
 	s.ok("pub", "orders", "second")
-	require.NoError(t, broker.kill())
-	s.serve("--listen", broker.clients)
+	require.NoError(t, broker.Kill())
+	s.serve("--listen", broker.Clients)
 	require.Equal(t, "first\nsecond\n", s.ok("sub", "orders", "--from", "earliest", "--count", "2"))
 }
 
@@ -163,7 +163,7 @@ func TestTenantQuotaCommands(t *testing.T) {
 // says is what the broker says of itself.
 func (b *serving) says() *brokerSample {
 	b.t.Helper()
-	base, err := url.Parse(b.http)
+	base, err := url.Parse(b.HTTP)
 	require.NoError(b.t, err)
 	watch := &brokerWatch{client: &http.Client{Transport: &http.Transport{}}, base: base}
 	defer watch.client.CloseIdleConnections()
@@ -208,7 +208,7 @@ func TestContextAndConfigCommands(t *testing.T) {
 	contexts := decode[items[map[string]any]](t, s.ok("context", "ls", "--json"))
 	require.Equal(t, "local", contexts.Items[0]["name"])
 	require.Equal(t, true, contexts.Items[0]["current"])
-	require.Contains(t, s.ok("context", "show"), broker.clients)
+	require.Contains(t, s.ok("context", "show"), broker.Clients)
 	s.felix("context", "use", "nowhere")
 	require.Equal(t, exitMissing, s.exit)
 	s.felix("stream", "ls", "--context", "nowhere")
@@ -232,7 +232,7 @@ func TestOfflineLog(t *testing.T) {
 	broker := s.serve()
 	s.ok("stream", "create", "orders", "--durable")
 	s.ok("pub", "orders", "x", "--count", "10")
-	require.NoError(t, broker.stop())
+	require.NoError(t, broker.Stop())
 	dirs, err := filepath.Glob(filepath.Join(s.dir, "felix-data", "streams", "*orders*"))
 	require.NoError(t, err)
 	require.Len(t, dirs, 1)
@@ -258,13 +258,13 @@ func TestServeStopsWithinItsTime(t *testing.T) {
 	_, err = c.Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	began := time.Now()
-	require.NoError(t, broker.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, broker.Signal(syscall.SIGTERM))
 	select {
-	case <-broker.exited:
+	case <-broker.Exited():
 	case <-time.After(patience):
 		t.Fatal("the broker does not stop")
 	}
-	require.Zero(t, broker.cmd.ProcessState.ExitCode(), broker.log.String())
+	require.NoError(t, broker.Stop(), "its exit status")
 	t.Logf("stopped after %s", time.Since(began))
 	raw, err := os.ReadFile(filepath.Join(s.dir, "felix-data", "node.json"))
 	require.NoError(t, err)
@@ -345,7 +345,7 @@ func TestExitCodes(t *testing.T) {
 		require.Equal(t, float64(c.exit), report["exit"], "felix %q --json", c.args)
 		require.Contains(t, report["error"], strings.ReplaceAll(c.want, "\xff", "\ufffd"))
 	}
-	require.NoError(t, broker.stop())
+	require.NoError(t, broker.Stop())
 	s.felix("pub", "orders", "x")
 	require.Equal(t, exitUnreachable, s.exit, "the broker is gone")
 	entries, err := os.ReadDir(s.dir)

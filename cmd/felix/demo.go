@@ -63,7 +63,7 @@ type restartRun struct {
 	*environment
 	f      *restartFlags
 	dir    string
-	broker *child
+	broker *spawned
 	client *client.Client
 
 	mu    sync.Mutex
@@ -96,7 +96,7 @@ func (e *environment) restart(ctx context.Context, f *restartFlags) (err error) 
 	if r.broker, err = startChild(ctx, r.dir, nil, "--storage-min-free", "0", "--storage-fsync-mode", f.fsync); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.broker.kill()) }()
+	defer func() { err = errors.Join(err, r.broker.Kill()) }()
 	own := r.broker.use(e)
 	if err := own.createStream(ctx, demoStream, f.shards, f.fsync); err != nil {
 		return err
@@ -138,7 +138,7 @@ func (r *restartRun) do(ctx context.Context) ([]claim, error) {
 		if err := r.reach(ctx, r.f.records*(round+1)/(r.f.rounds+1)); err != nil {
 			return nil, err
 		}
-		if err := r.broker.kill(); err != nil {
+		if err := r.broker.Kill(); err != nil {
 			return nil, err
 		}
 		began := time.Now()

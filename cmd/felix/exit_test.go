@@ -129,5 +129,5 @@ func TestExitCodesOfWhatIsNotThere(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.NoError(t, b.stop())
+	require.NoError(t, b.Stop())
 }

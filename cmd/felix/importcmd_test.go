@@ -206,5 +206,5 @@ func TestImportThatStopsSaysHowFarItGot(t *testing.T) {
 	s.ok("import", dir, "--stream", "orders", "--from", "7")
 	out := s.ok("sub", "orders", "--from", "earliest", "--count", "6")
 	require.True(t, strings.HasPrefix(out, "payload-00\npayload-01\n"), out)
-	require.NoError(t, b.stop())
+	require.NoError(t, b.Stop())
 }

@@ -34,7 +34,7 @@ func TestImportRecognisesDirectories(t *testing.T) {
 	s.ok("cache", "put", "prices", "k", "a value that is as long as a producer's tag and more")
 	s.ok("cache", "put", "prices", "another", "v")
 	s.ok("counter", "add", "prices", "hits", "3")
-	require.NoError(t, b.stop())
+	require.NoError(t, b.Stop())
 	require.NoError(t, os.Rename(filepath.Join(s.dir, "felix-data"), filepath.Join(s.dir, "old")))
 	one := func(pattern string) string {
 		t.Helper()

@@ -87,7 +87,7 @@ func (s *shell) ok(args ...string) string {
 
 // serving is a broker of the shell's user.
 type serving struct {
-	*child
+	*spawned
 	t *testing.T
 }
 
@@ -98,10 +98,10 @@ func (s *shell) serve(flags ...string) *serving {
 	self, err := os.Executable()
 	require.NoError(s.t, err)
 	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--log-format", "json", "--storage-min-free", "0"}, flags...)
-	start := func() (*child, error) {
+	start := func() (*spawned, error) {
 		cmd := exec.Command(self, args...)
 		cmd.Dir = s.dir
-		return runChildEnv(context.Background(), cmd, s.dir, s.env)
+		return spawn(context.Background(), cmd, s.dir, s.env)
 	}
 	c, err := start()
 	// A port that a broker had before may be another program's for a moment.
@@ -111,7 +111,7 @@ func (s *shell) serve(flags ...string) *serving {
 	require.NoError(s.t, err)
 	b := &serving{c, s.t}
 	s.t.Cleanup(func() {
-		if err := b.kill(); err != nil {
+		if err := b.Kill(); err != nil {
 			s.t.Error(err)
 		}
 	})

@@ -55,7 +55,7 @@ func TestReadmeFiveMinutes(t *testing.T) {
 	require.Contains(t, output.String(), "a record with a key")
 	require.Contains(t, output.String(), "signed in")
 	require.Contains(t, output.String(), "0:0:1 send the invoice")
-	require.NoError(t, broker.stop())
+	require.NoError(t, broker.Stop())
 }
 
 // The two commands that the README begins with are the ones it must not lose.

@@ -38,8 +38,8 @@ func TestServeRefusals(t *testing.T) {
 		{"directory of a newer version", []string{"--data", newer}, exitOther, []string{"written by a newer version", "format 99"}},
 		{"directory with foreign files", []string{"--data", foreign}, exitOther, []string{"holds files that are not Felix's", "thesis.tex"}},
 		{"directory that is a file", []string{"--data", file}, exitOther, []string{"is not a directory"}},
-		{"clients' address taken", append(fresh, "--listen", running.clients), exitOther, []string{"another process listens there", running.clients}},
-		{"HTTP address taken", append(fresh, "--http-listen", strings.TrimPrefix(running.http, "http://")), exitOther, []string{"another process listens there"}},
+		{"clients' address taken", append(fresh, "--listen", running.Clients), exitOther, []string{"another process listens there", running.Clients}},
+		{"HTTP address taken", append(fresh, "--http-listen", strings.TrimPrefix(running.HTTP, "http://")), exitOther, []string{"another process listens there"}},
 		{"open to other machines", append(fresh, "--listen", "0.0.0.0:0"), exitUsage, []string{"other machines", "tls.cert"}},
 		{"unknown setting in the file", append(fresh, "--config", settings), exitUsage, []string{"felix.yaml:2", "storage.fsync_mod", "storage.fsync_mode"}},
 		{"unknown flag", append(fresh, "--storage-fsync-mod", "none"), exitUsage, []string{"storage-fsync-mod"}},
@@ -72,8 +72,8 @@ func TestServeRefusals(t *testing.T) {
 		own := newShell(t)
 		own.env = append(own.env, "FELIX_DURABLE_FSYNC=none")
 		b := own.serve()
-		require.NoError(t, b.stop())
-		require.Contains(t, b.log.String(), "FELIX_DURABLE_FSYNC")
+		require.NoError(t, b.Stop())
+		require.Contains(t, b.Tail(), "FELIX_DURABLE_FSYNC")
 	})
 	t.Run("without storage", func(t *testing.T) {
 		own := newShell(t)

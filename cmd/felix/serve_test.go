@@ -17,7 +17,7 @@ func TestHangUpReadsCertificatesAgain(t *testing.T) {
 	s := newShell(t)
 	broker := s.serve()
 	served := func() *x509.Certificate {
-		c, err := tls.Dial("tcp", broker.clients, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"felix/1"}})
+		c, err := tls.Dial("tcp", broker.Clients, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"felix/1"}})
 		require.NoError(t, err)
 		defer c.Close()
 		return c.ConnectionState().PeerCertificates[0]
@@ -25,7 +25,7 @@ func TestHangUpReadsCertificatesAgain(t *testing.T) {
 	first := served()
 	// A certificate that is gone is made anew, which the timer would see to only later.
 	require.NoError(t, os.Remove(filepath.Join(s.dir, "felix-data", "tls", "server.crt")))
-	require.NoError(t, broker.cmd.Process.Signal(syscall.SIGHUP))
+	require.NoError(t, broker.Signal(syscall.SIGHUP))
 	began := time.Now()
 	require.Eventually(t, func() bool { return !served().Equal(first) }, patience, time.Millisecond)
 	t.Logf("after %s", time.Since(began))

@@ -54,7 +54,7 @@ func TestASubscriberOfAKilledBrokerIsToldSo(t *testing.T) {
 	b := s.serve()
 	s.ok("stream", "create", "live")
 	cmd, out, errs := s.live(b)
-	require.NoError(t, b.kill())
+	require.NoError(t, b.Kill())
 	_, err := io.ReadAll(out)
 	require.NoError(t, err)
 	require.Error(t, cmd.Wait())

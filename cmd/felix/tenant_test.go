@@ -77,7 +77,7 @@ func TestTheTenantOfTheCommandsIsKept(t *testing.T) {
 	s.felix("stream", "ls")
 	require.NotZero(t, s.exit)
 	// What the refusal says of a start holds.
-	require.NoError(t, b.stop())
+	require.NoError(t, b.Stop())
 	s.serve()
 	require.False(t, strings.Contains(s.ok("stream", "ls"), "orders"))
 	s.ok("stream", "create", "orders", "--durable")

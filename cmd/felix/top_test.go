@@ -243,8 +243,8 @@ func TestTopOfARunningBroker(t *testing.T) {
 	require.InDelta(t, 50_000, bytes, 10)
 
 	// A restart makes no negative rate, and no rate of what was counted before it.
-	require.NoError(t, broker.kill())
-	s.serve("--listen", broker.clients, "--http-listen", strings.TrimPrefix(broker.http, "http://"))
+	require.NoError(t, broker.Kill())
+	s.serve("--listen", broker.Clients, "--http-listen", strings.TrimPrefix(broker.HTTP, "http://"))
 	v := next()
 	for !v.Restarted {
 		v = next()

@@ -9,34 +9,25 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/felixlog/felix/client"
 	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/child"
 	"github.com/felixlog/felix/internal/config"
 )
 
-// startTime bounds how long a broker may take to serve.
-const startTime = time.Minute
-
 // broker is the process under load.
 type broker struct {
-	cmd           *exec.Cmd
-	clients, http string
-	context       string // its context file
-	exited        chan struct{}
-	err           error // set before exited is closed
+	*child.Process
+	context string // its context file
 
-	mu    sync.Mutex
-	lines []string // the last of its log
-	seen  []event
+	mu   sync.Mutex
+	seen []event
 }
 
 // event is something the broker did by itself.
@@ -53,103 +44,47 @@ const (
 )
 
 func startBroker(ctx context.Context, o Options) (*broker, error) {
-	b := &broker{context: filepath.Join(o.Dir, "context.yaml"), exited: make(chan struct{})}
-	b.cmd = o.Broker("serve", "--data", filepath.Join(o.Dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
+	b := &broker{context: filepath.Join(o.Dir, "context.yaml")}
+	cmd := o.Broker("serve", "--data", filepath.Join(o.Dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
 		"--context-file", b.context, "--log-format", "json", "--log-level", "debug", "--storage-min-free", "0",
 		"--storage-segment-bytes", strconv.FormatInt(o.SegmentBytes, 10), "--storage-retention-check-interval", "1s")
-	out, err := b.cmd.StderrPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := b.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start broker: %w", err)
-	}
-	serving := make(chan struct{})
-	go b.read(out, serving)
-	timer := time.NewTimer(startTime)
-	defer timer.Stop()
-	select {
-	case <-serving:
-		return b, nil
-	case <-b.exited:
-		return nil, fmt.Errorf("the broker does not start: %w\n%s", b.err, b.tail())
-	case <-timer.C:
-		err = fmt.Errorf("the broker does not serve after %s\n%s", startTime, b.tail())
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	b.kill()
-	return nil, err
+	var err error
+	b.Process, err = child.Start(ctx, cmd, b.heed)
+	return b, err
 }
 
-// read follows the broker's log to its end.
-func (b *broker) read(out io.Reader, serving chan<- struct{}) {
-	sc := bufio.NewScanner(out)
-	sc.Buffer(nil, 1<<20)
-	for sc.Scan() {
-		var line struct {
-			Time                      time.Time
-			Msg, Shard, Clients, HTTP string
-		}
-		if json.Unmarshal(sc.Bytes(), &line) != nil {
-			line.Msg = ""
-		}
-		b.mu.Lock()
-		b.lines = append(b.lines, sc.Text())
-		b.lines = b.lines[max(0, len(b.lines)-40):]
-		switch line.Msg {
-		case "segment rolled":
-			b.seen = append(b.seen, event{line.Time, roll})
-		case "retention removed segments":
-			// Segments of a stream go by retention; those of other logs when compaction has
-			// copied what is needed of them.
-			kind := trim
-			if strings.Contains(line.Shard, " ") {
-				kind = compaction
-			}
-			b.seen = append(b.seen, event{line.Time, kind})
-		case "serving":
-			if serving != nil {
-				b.clients, b.http = line.Clients, line.HTTP
-				close(serving)
-				serving = nil
-			}
-		}
-		b.mu.Unlock()
+// heed notes what the broker says it did by itself.
+func (b *broker) heed(text []byte) {
+	var line struct {
+		Time       time.Time
+		Msg, Shard string
 	}
-	b.err = errors.Join(sc.Err(), b.cmd.Wait())
-	close(b.exited)
+	if json.Unmarshal(text, &line) != nil {
+		return
+	}
+	kind := ""
+	switch line.Msg {
+	case "segment rolled":
+		kind = roll
+	case "retention removed segments":
+		// Segments of a stream go by retention; those of other logs when compaction has
+		// copied what is needed of them.
+		kind = trim
+		if strings.Contains(line.Shard, " ") {
+			kind = compaction
+		}
+	default:
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.seen = append(b.seen, event{line.Time, kind})
 }
 
 func (b *broker) events() []event {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.seen
-}
-
-// tail is the end of the log.
-func (b *broker) tail() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return strings.Join(b.lines, "\n")
-}
-
-func (b *broker) kill() {
-	if err := b.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return // it cannot be waited for then
-	}
-	<-b.exited
-}
-
-func (b *broker) stop() error {
-	if err := b.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("stop the broker: %w", err)
-	}
-	<-b.exited
-	if b.err != nil {
-		return fmt.Errorf("the broker did not stop well: %w\n%s", b.err, b.tail())
-	}
-	return nil
 }
 
 func (b *broker) identity() (config.Context, error) {
@@ -185,7 +120,7 @@ func (b *broker) dial(ctx context.Context) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.Dial(ctx, []string{b.clients}, client.WithTLS(trust), client.WithToken(func(context.Context) (string, error) { return b.token(auth.AudienceBroker) }))
+	return client.Dial(ctx, []string{b.Clients}, client.WithTLS(trust), client.WithToken(func(context.Context) (string, error) { return b.token(auth.AudienceBroker) }))
 }
 
 // prepare makes what the load works on.
@@ -200,7 +135,7 @@ func (b *broker) prepare(ctx context.Context, o Options) error {
 		if err != nil {
 			return err
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.http+"/v1/tenants/default/namespaces/default/"+object.path, bytes.NewReader([]byte(object.body)))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.HTTP+"/v1/tenants/default/namespaces/default/"+object.path, bytes.NewReader([]byte(object.body)))
 		if err != nil {
 			return err
 		}

@@ -44,12 +44,12 @@ const (
 
 // Run runs the load for its time and returns what was seen. An error is one of the load
 // or of the broker: nothing it does is meant to fail.
-func Run(ctx context.Context, o Options) (*Report, error) {
+func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	b, err := startBroker(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	defer b.kill()
+	defer func() { err = errors.Join(err, b.Kill()) }()
 	if err := b.prepare(ctx, o); err != nil {
 		return nil, err
 	}
@@ -67,19 +67,19 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	group.Go(func() error { return p.flush(running) })
 	group.Go(func() error {
 		select {
-		case <-b.exited:
-			return fmt.Errorf("the broker ended: %w", b.err)
+		case <-b.Exited():
+			return fmt.Errorf("the broker ended: %w", b.Err())
 		case <-running.Done():
 			return nil
 		}
 	})
 	if err := group.Wait(); err != nil {
-		return nil, fmt.Errorf("after %s: %w\n%s", time.Since(w.begin).Round(time.Second), err, b.tail())
+		return nil, fmt.Errorf("after %s: %w%s", time.Since(w.begin).Round(time.Second), err, b.Tail())
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := b.stop(); err != nil {
+	if err := b.Stop(); err != nil {
 		return nil, err
 	}
 	return w.report(o), nil
@@ -142,7 +142,7 @@ func (w *watch) look(ctx context.Context, progress func(Second)) error {
 	defer client.CloseIdleConnections()
 	var before *usage
 	return every(ctx, w.begin.Add(time.Second/2), time.Second, func(due time.Time) error {
-		p, err := scrape(ctx, client, w.broker.http+"/metrics")
+		p, err := scrape(ctx, client, w.broker.HTTP+"/metrics")
 		if err != nil {
 			return err
 		}
