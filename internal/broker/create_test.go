@@ -1,14 +1,20 @@
 package broker
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/internal/partition"
+	"github.com/felixlog/felix/internal/testkit/disk"
+	"github.com/felixlog/felix/storage/vfs"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -51,6 +57,47 @@ func TestSeveralAreCreatedAndTakenBackAtOnce(t *testing.T) {
 	require.NoError(t, b.RemoveAll(deadline(t), mine))
 	requireServed(t, b, mine, false)
 	requireServed(t, b, defs[1:2], true)
+}
+
+// Each is waited for; a caller that leaves ends the waiting alone.
+func TestSeveralAreAwaited(t *testing.T) {
+	w := newWorld(t)
+	faulty := disk.NewFaulty(vfs.OS())
+	b := w.open(func(o *Options) { o.FS = faulty })
+	ctx, cancel := context.WithCancel(deadline(t))
+	// After the transaction the catalog is read again by who waits for s2: nobody waits for
+	// the two before it any more.
+	var written atomic.Bool
+	waits, returned := make(chan struct{}), make(chan struct{})
+	waiting := sync.OnceFunc(func() { close(waits) })
+	w.store.SetFault(func(c meta.Call) meta.Fault {
+		if c.Method == "txn" {
+			written.Store(true)
+		} else if written.Load() && c.Method == "get" && strings.HasSuffix(c.Key, "/s2") {
+			waiting()
+		}
+		return meta.Fault{}
+	})
+	release := make(chan struct{})
+	faulty.Add(disk.Rule{Op: disk.OpMkdir, Path: w.dir("s2", 0), Action: disk.Call(func() {
+		select {
+		case <-waits:
+		case <-returned:
+		}
+		cancel()
+		<-release
+	})})
+	defs := several(3)
+	_, err := b.CreateAll(ctx, defs)
+	close(returned)
+	close(release)
+	require.ErrorIs(t, err, context.Canceled)
+	var item *meta.ItemError
+	require.ErrorAs(t, err, &item)
+	require.Equal(t, 2, item.Index)
+	require.NoError(t, b.AwaitStream(deadline(t), "t1", "ns", "s2"))
+	require.NoError(t, b.AwaitCache(deadline(t), "t1", "ns", "c"))
+	requireServed(t, b, defs, true)
 }
 
 // What this broker could not serve keeps all from being made, and is named.
