@@ -75,7 +75,9 @@ func (r *rig) reaches(want func(float64) bool, name string, with ...string) {
 func positive(v float64) bool { return v > 0 }
 func zero(v float64) bool     { return v == 0 }
 
-// A broker that works moves each of the metrics that operators are promised.
+// A broker that works moves each of the metrics that operators are promised. Those that
+// only move when something goes wrong, or at a bound, are in moves_test.go and
+// settings_test.go.
 func TestWorkMovesEveryMetric(t *testing.T) {
 	faulty := disk.NewFaulty(vfs.OS())
 	r := start(t, func(o *Options) {
@@ -131,9 +133,11 @@ func TestWorkMovesEveryMetric(t *testing.T) {
 		published <- err
 	}()
 	r.reaches(func(v float64) bool { return v >= 777 }, "felix_inflight_bytes")
+	r.reaches(func(v float64) bool { return v >= 777 }, "felix_tenant_inflight_bytes", `tenant="default"`)
 	gate.Open()
 	require.NoError(t, <-published)
 	r.reaches(zero, "felix_inflight_bytes")
+	r.reaches(zero, "felix_tenant_inflight_bytes", `tenant="default"`)
 
 	sub, err := c.Subscribe(t.Context(), "lazy", client.FromEarliest())
 	require.NoError(t, err)
