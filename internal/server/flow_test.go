@@ -299,7 +299,7 @@ func TestPayloadsAreKept(t *testing.T) {
 // When it reads again it gets the rest. FELIX_TEST_LONG for the full 2 GiB of each.
 func TestSubscriberThatDoesNotRead(t *testing.T) {
 	const size = 64 << 10
-	total := 48 << 20 / size
+	total := 40 << 20 / size
 	if os.Getenv("FELIX_TEST_LONG") != "" {
 		total = 2 << 30 / size
 	}
