@@ -36,7 +36,7 @@ func (r *Replica) adoptStep(l *shardLog) {
 		r.beginAnew(l, r.term, a.head)
 		return
 	case l.matched >= a.tail && l.tail > a.tail:
-		if a.tail < l.mark {
+		if a.tail < l.mark && r.rules.Hold(KeepCommitted) {
 			r.halt(logText(l.id) + ": the furthest log ends at " + offsetText(a.tail) + ", below the committed mark " + offsetText(l.mark))
 			return
 		}

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -117,8 +118,15 @@ func (r *Replica) acknowledge(l *shardLog) {
 	to := l.mark
 	if r.cfg.Consistency == meta.ConsistencyLeader {
 		to = l.durable
-		if len(r.set) > 1 && r.rules.Hold(BoundUnshipped) {
-			to = max(l.mark, min(to, l.sizes.bound(UnshippedBytes, int64(r.now-UnshippedTime))))
+		if len(r.set) > 1 {
+			size, since := r.cfg.UnshippedBytes, int64(r.now-UnshippedTime)
+			if !r.rules.Hold(BoundUnshippedBytes) {
+				size = math.MaxInt64
+			}
+			if !r.rules.Hold(BoundUnshipped) {
+				since = math.MinInt64
+			}
+			to = max(l.mark, min(to, l.sizes.bound(size, since)))
 		}
 	}
 	if to > l.acked {

@@ -87,6 +87,9 @@ type Config struct {
 	// ShipBytes bounds the records read at once for a follower that is behind; zero is
 	// MaxShipBytes.
 	ShipBytes int
+	// UnshippedBytes bounds what is acknowledged and not committed, beyond the first batch;
+	// zero is the constant of that name.
+	UnshippedBytes int64
 	// Rules are the clauses switched off, for tests.
 	Rules Rules
 }

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -48,10 +49,13 @@ type player struct {
 	term      Term
 	forgetful bool
 	marks     []Offset
+	known     []map[Offset]string // by log: what this disk has had below a mark
 	holdFlush bool
 	unsure    bool // its logs cannot say the generation of their records
 	read      uint64
 	lost      int
+	deaf      bool // the answer to its next transaction is lost
+	mute      bool // its next transaction is lost
 	producers map[string]Offset
 }
 
@@ -146,6 +150,7 @@ func (s *stage) open(p *player) {
 		o.Logs = append(o.Logs, opened)
 	}
 	p.rep = New(Config{Node: p.id, Shard: ShardID{Incarnation: 1}, Consistency: s.mode, Leases: s.leases, Rules: s.rules, ShipBytes: s.ship}, o)
+	p.forgetful = p.rep.Forgetful()
 	p.holdFlush = false
 	p.rep.Assigned(s.now, s.store, s.version)
 	s.drain(p)
@@ -234,13 +239,34 @@ func (s *stage) carryOut(p *player, e *Effect) {
 		}
 		r.Fetched(s.now, e.Log, e.Peer, log.place(e.At), b, next, e.At < log.base)
 	case Propose:
+		if e.Blind {
+			a := s.store.Clone()
+			a.Generation, a.Leader, a.LeaderDisk, a.LeaderOpening = e.Assignment.Generation, e.Assignment.Leader, e.Assignment.LeaderDisk, e.Assignment.LeaderOpening
+			s.version++
+			s.store = a
+			s.say("  %s: takes generation %d, whatever the set is: done", p.id, a.Generation)
+			r.Proposed(s.now, ProposalDone, s.version)
+			return
+		}
 		if e.Version != s.version {
 			s.say("  %s: asks for generation %d, set %s: conflict", p.id, e.Assignment.Generation, setText(e.Assignment.Members))
 			r.Proposed(s.now, ProposalConflict, 0)
 			return
 		}
+		if p.mute {
+			p.mute = false
+			s.say("  %s: asks for generation %d, set %s: LOST", p.id, e.Assignment.Generation, setText(e.Assignment.Members))
+			r.Proposed(s.now, ProposalUnknown, 0)
+			return
+		}
 		s.version++
 		s.store = e.Assignment
+		if p.deaf {
+			p.deaf = false
+			s.say("  %s: asks for generation %d, set %s: done, and the answer is LOST", p.id, e.Assignment.Generation, setText(e.Assignment.Members))
+			r.Proposed(s.now, ProposalUnknown, 0)
+			return
+		}
 		s.say("  %s: asks for generation %d, set %s: done", p.id, e.Assignment.Generation, setText(e.Assignment.Members))
 		r.Proposed(s.now, ProposalDone, s.version)
 	case ReadAssignment:
@@ -251,6 +277,9 @@ func (s *stage) carryOut(p *player, e *Effect) {
 		log.durable = max(0, log.durable-int(n))
 		s.say("  %s: trims log %d to %d", p.id, e.Log, e.At)
 	case Committed:
+		for at := max(log.base, p.marks[e.Log]); at < min(e.At, log.next()); at++ {
+			p.known[e.Log][at] = string(log.recs[at-log.base])
+		}
 		p.marks[e.Log] = e.At
 		s.say("  %s: mark of log %d is %d", p.id, e.Log, e.At)
 	case Acknowledge:
@@ -412,9 +441,10 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) string {
 		d.ScanArgs(t, "set", &set)
 		s.store, s.version = &meta.Assignment{Incarnation: 1}, 1
 		for i, id := range strings.Split(nodes, "+") {
-			p := &player{s: s, id: meta.NodeID(id), disk: meta.DiskID(i + 1), marks: make([]Offset, s.logs), producers: map[string]Offset{}}
-			for range s.logs {
+			p := &player{s: s, id: meta.NodeID(id), disk: meta.DiskID(i + 1), marks: make([]Offset, s.logs), known: make([]map[Offset]string, s.logs), producers: map[string]Offset{}}
+			for i := range s.logs {
 				p.logs = append(p.logs, &stageLog{})
+				p.known[i] = map[Offset]string{}
 			}
 			s.players = append(s.players, p)
 			if slices.Contains(strings.Split(set, "+"), id) {
@@ -426,7 +456,9 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) string {
 		}
 	case "campaign":
 		p := node()
-		p.rep.Assigned(s.now, s.store, s.version)
+		if !d.HasArg("stale") {
+			p.rep.Assigned(s.now, s.store, s.version)
+		}
 		p.rep.Campaign(s.now)
 		s.drain(p)
 	case "publish":
@@ -484,6 +516,10 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) string {
 		}
 	case "hold-flush":
 		node().holdFlush = true
+	case "lose-answer":
+		node().deaf = true
+	case "lose-request":
+		node().mute = true
 	case "flush":
 		p := node()
 		p.holdFlush = false
@@ -499,7 +535,7 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) string {
 				n := min(l.durable+keeps, len(l.recs))
 				l.recs, l.gens = l.recs[:n], l.gens[:n]
 			}
-			p.forgetful = p.forgetful || s.lazy
+			p.forgetful = p.forgetful || s.lazy && !d.HasArg("unnoticed")
 		}
 	case "sync":
 		p := node()
@@ -514,6 +550,7 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) string {
 			for i := range p.logs {
 				p.logs[i] = &stageLog{}
 				p.marks[i] = 0
+				clear(p.known[i])
 			}
 		}
 		s.open(p)
@@ -576,7 +613,11 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) string {
 		s.store, s.version = s.backup.Clone(), s.backed
 		s.say("the metadata says generation %d, set %s", s.store.Generation, setText(s.store.Members))
 	case "judge":
-		s.judge()
+		if d.HasArg("kept") {
+			s.judgeKept()
+		} else {
+			s.judge()
+		}
 	case "logs":
 		for _, p := range s.players {
 			role := "down"
@@ -616,6 +657,24 @@ func (s *stage) judge() {
 		if same {
 			s.say("log %d: the same on all below their marks", i)
 		}
+	}
+}
+
+// judgeKept looks, on each disk, for what has been below a mark there.
+func (s *stage) judgeKept() {
+	s.differ = false
+	for _, p := range s.players {
+		for i, l := range p.logs {
+			for _, at := range slices.Sorted(maps.Keys(p.known[i])) {
+				if at >= l.base && (at >= l.next() || string(l.recs[at-l.base]) != p.known[i][at]) {
+					s.say("log %d: record %d, which %s knew to be committed, is gone there", i, at, p.id)
+					s.differ = true
+				}
+			}
+		}
+	}
+	if !s.differ {
+		s.say("each has what it knew to be committed")
 	}
 }
 

@@ -24,6 +24,7 @@
 //   - an append of its own gets its place only while Term is the one it was taken under,
 //     and is told from what Write handed over when it is Written;
 //   - the mark that is stored for the next opening is no higher than what is durable;
+//   - if New says Forgetful where Opened did not, that is on disk before the first Take;
 //   - now never goes back and counts time while the machine sleeps (CLOCK_BOOTTIME).
 //
 // Goroutines: none. Errors: decoding returns *CodecError; everything else is an effect

@@ -136,7 +136,7 @@ func (r *Replica) follow(l *shardLog, b heldBatch) bool {
 			r.learnMark(l, b.mark)
 		}
 		return true
-	case !r.rules.Hold(KeepCommitted):
+	case !r.rules.Hold(CutWhereDiffers):
 		// Without the clause every batch ends the log.
 		l.busy, l.held = cutting, b
 		r.effect(Effect{Type: Cut, Log: l.id, At: at, Prev: b.prev})
@@ -343,7 +343,7 @@ func (r *Replica) Compared(now time.Duration, id LogID, own Place, differ Offset
 		l.matched = l.tail // without the clause what differs stays
 		l.adopt.done = true
 		r.adoptDone()
-	case differ < l.mark:
+	case differ < l.mark && r.rules.Hold(KeepCommitted):
 		r.refuse(l, b, RefusedCommitted)
 		r.halt(logText(id) + ": the leader's record " + offsetText(differ) + " differs from a committed one")
 	default:
@@ -496,7 +496,7 @@ func (r *Replica) checkLevel() {
 	}
 	for i := range r.logs {
 		l := &r.logs[i]
-		if l.unknown || !l.vouch.known || min(l.matched, l.durable) < l.vouch.tail {
+		if r.rules.Hold(DoubtUntilLevel) && (l.unknown || !l.vouch.known || min(l.matched, l.durable) < l.vouch.tail) {
 			return
 		}
 	}

@@ -37,3 +37,28 @@ func TestRecordsBelowTheHead(t *testing.T) {
 		t.Errorf("asks at %d next, want 5", pr.next)
 	}
 }
+
+// A follower began anew at the leader's head, was opened again before a record came, and
+// cannot say its generation. It is asked at that head, not told to begin anew once more.
+func TestIntroducedAtTheHead(t *testing.T) {
+	x := newTrio()
+	a := x.nodes[0]
+	x.append(0, encodeBatch(1, 9, 10), 9)
+	x.run()
+	a.TrimTo(0, 0, 5)
+	x.run() // the generation is stated again
+	a.TrimTo(0, 0, 5)
+	x.run()
+	l, pr := &a.logs[0], &a.peer("b").logs[0]
+	if l.head != 5 {
+		t.Fatalf("head %d, want 5", l.head)
+	}
+	*pr = progress{state: probing, asked: true}
+	a.Take()
+	a.Receive(0, &Message{Type: Appended, From: "b", To: "a", Shard: ShardID{Incarnation: 1}, Term: a.Term(), Opening: a.peer("b").opening,
+		Prev: Place{Next: 5}, Refused: Introduced, Tail: 5, Head: 5, Start: 5})
+	out := a.Take()
+	if len(out.Messages) != 0 || len(out.Effects) != 1 || out.Effects[0].Type != Fetch || out.Effects[0].At != 5 {
+		t.Errorf("%+v; want a fetch at 5", out)
+	}
+}

@@ -293,7 +293,12 @@ func (r *Replica) appended(p *peer, m *Message) {
 		}
 	case Introduced:
 		if !pr.fetching {
-			pr.probe(min(m.Tail, l.endOf(m.At)))
+			to := min(m.Tail, l.endOf(m.At))
+			if m.Tail >= l.head {
+				// What it cannot name may still be the same from the head on.
+				to = max(to, l.head)
+			}
+			pr.probe(to)
 		}
 	case RefusedBusy, RefusedLater, RefusedUnable, RefusedCommitted:
 		if pr.state == streaming || pr.asked {

@@ -91,8 +91,11 @@ func New(cfg Config, o Opened) *Replica {
 	if cfg.ShipBytes == 0 {
 		cfg.ShipBytes = MaxShipBytes
 	}
+	if cfg.UnshippedBytes == 0 {
+		cfg.UnshippedBytes = UnshippedBytes
+	}
 	r := &Replica{cfg: cfg, rules: cfg.Rules, opening: o.Opening, now: o.Now, accepted: o.Accepted, forgetful: o.Forgetful, following: o.Accepted}
-	if cfg.Leases {
+	if cfg.Leases && cfg.Rules.Hold(LeaseAfterOpening) {
 		r.fenceAfter = o.Now + LeaseTime
 	}
 	r.logs = make([]shardLog, len(o.Logs))
@@ -104,8 +107,15 @@ func New(cfg Config, o Opened) *Replica {
 		l.last = from.Last
 		l.gens = slices.Clone(from.Generations)
 		l.unknown = from.Unknown || len(l.gens) == 0 && from.Head > 0
-		if from.Mark > from.Next {
+		if from.Mark > from.Next && cfg.Rules.Hold(ShortIsForgetful) {
 			r.forgetful = true
+		}
+	}
+	if r.forgetful {
+		// What was committed may be lost wherever power was cut, and then another record is
+		// committed in its place: a leader has to say anew how far this log is committed.
+		for i := range r.logs {
+			r.logs[i].mark = r.logs[i].head
 		}
 	}
 	return r
@@ -129,7 +139,8 @@ func (r *Replica) Term() Term {
 	return r.term
 }
 
-// Forgetful says whether the replica's vote is conditional (rule 6).
+// Forgetful says whether the replica's vote is conditional (rule 6). Of a replica that New
+// found to be so it is on disk before the first Take.
 func (r *Replica) Forgetful() bool { return r.forgetful }
 
 // Leader is the node the replica follows, empty when it does not know.

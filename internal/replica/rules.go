@@ -53,13 +53,20 @@ const (
 	FenceAllLogs
 	// ClampPositions (4): group positions end at the stream's committed tail.
 	ClampPositions
-	// KeepCommitted (5): a log is cut only where it differs, and never below the mark.
+	// CutWhereDiffers (5): a log is cut only where it was compared and differs.
+	CutWhereDiffers
+	// KeepCommitted (5): and never below the mark: a replica that would have to stops.
 	KeepCommitted
 	// CopyCut (5): what is cut is copied to lost/ first.
 	CopyCut
 	// ForgetfulVote (6): a replica that may have lost what it acknowledged has a vote
 	// only if every replica of the set answers.
 	ForgetfulVote
+	// ShortIsForgetful (6): so is one whose log ends below the mark it stored.
+	ShortIsForgetful
+	// DoubtUntilLevel (6): until it holds, durably, all that a leader had written when it
+	// spoke to this very opening.
+	DoubtUntilLevel
 	// OwnAssignment (7): the set changes by a transaction on the leader's own assignment.
 	OwnAssignment
 	// OneAtATime (7): the next change begins after the outcome of the last was read.
@@ -71,14 +78,22 @@ const (
 	LevelFirst
 	// ReadersStop (8): readers stop at the committed mark.
 	ReadersStop
-	// BoundUnshipped (8): acknowledgements wait when too much is not yet committed.
+	// BoundUnshipped (8): acknowledgements wait while a record is not yet committed that
+	// is older than a second.
 	BoundUnshipped
+	// BoundUnshippedBytes (8): and while more than 4 MiB are not.
+	BoundUnshippedBytes
 	// ReadRound (9): a read waits for a round to a majority that began after it.
 	ReadRound
+	// ConfirmRefusal (9): a condition that does not hold is answered after a read round,
+	// as what it tells is a read.
+	ConfirmRefusal
 	// LeaseHeld (9): a follower that granted a lease answers no fence before it ends.
 	LeaseHeld
 	// LeaseMargin (9): a lease counts from sending, and for 7/8 of its time.
 	LeaseMargin
+	// LeaseAfterOpening (9): a replica that was opened answers no fence for one lease.
+	LeaseAfterOpening
 	// UnknownOutcome (11): a record that had a place and is not known to be committed
 	// is answered "outcome unknown".
 	UnknownOutcome
@@ -97,9 +112,11 @@ var ruleNames = [ruleCount]string{
 	"generation-from-log", "unknown-is-learner",
 	"set-in-transaction", "fence-majority", "adopt-furthest", "furthest-by-generation", "cut-divergent",
 	"serve-after-start", "commit-own-generation", "fence-all-logs", "clamp-positions",
-	"keep-committed", "copy-cut", "forgetful-vote",
+	"cut-where-differs", "keep-committed", "copy-cut",
+	"forgetful-vote", "short-is-forgetful", "doubt-until-level",
 	"own-assignment", "one-at-a-time", "joint-majority", "level-first",
-	"readers-stop", "bound-unshipped", "read-round", "lease-held", "lease-margin",
+	"readers-stop", "bound-unshipped", "bound-unshipped-bytes",
+	"read-round", "confirm-refusal", "lease-held", "lease-margin", "lease-after-opening",
 	"unknown-outcome", "trim-below-mark", "count-listed",
 }
 

@@ -2,6 +2,8 @@ package sim
 
 import (
 	"encoding/binary"
+	"errors"
+	"syscall"
 	"time"
 
 	"github.com/felixlog/felix/internal/replica"
@@ -235,7 +237,7 @@ func (a *app) wait(log replica.LogID, p pend) {
 }
 
 func (a *app) answer(p pend) {
-	if p.res.mismatch && a.s.node.world.shape.confirms() {
+	if p.res.mismatch && a.s.node.world.opts.Rules.Hold(replica.ConfirmRefusal) {
 		a.confirm(p)
 		return
 	}
@@ -353,7 +355,6 @@ func (a *app) resign(outcome replica.Outcome) {
 	a.built = false
 	for i := range a.waiting {
 		for _, p := range a.waiting[i] {
-			a.s.node.world.check.resigned(p, outcome)
 			a.respond(p.req, response{outcome: outcome})
 		}
 		a.waiting[i] = nil
@@ -383,8 +384,9 @@ func (a *app) cut(log replica.LogID, at offset) {
 }
 
 func (a *app) readReady(upTo uint64, at offset) {
-	if a.s.node.world.shape.Workload == CacheWorkload {
-		a.apply(at)
+	if a.s.node.world.shape.Workload == CacheWorkload && !a.apply(at) {
+		a.readFailed(upTo)
+		return
 	}
 	for len(a.reads) > 0 && a.first <= upTo {
 		r := a.reads[0]
@@ -411,11 +413,12 @@ func (a *app) readFailed(upTo uint64) {
 	}
 }
 
-// apply brings the registers to the records below at.
-func (a *app) apply(at offset) {
+// apply brings the registers to the records below at. It reports false when these cannot
+// be read.
+func (a *app) apply(at offset) bool {
 	at = max(at, a.s.rep.ReadLimit(0))
 	if at <= a.regAt {
-		return
+		return true
 	}
 	err := a.s.ports[0].records(a.regAt, at, func(r *storage.Record) {
 		if e := parse(r.Payload); r.Kind != storage.KindGenerationStart && (e.kind == opPut || e.kind == opCAS) {
@@ -424,19 +427,29 @@ func (a *app) apply(at offset) {
 	})
 	if err != nil {
 		a.s.unreadable(0, err)
+		return false
 	}
 	a.regAt = at
+	return true
 }
 
 // readRecords serves a reader at any replica, up to where readers stop.
 func (a *app) readRecords(r *request) {
 	p := a.s.ports[0]
+	if a.s.node.disk.readFails() {
+		a.refuse(r) // that read fails, the log does not
+		return
+	}
 	from := max(r.from, p.head())
 	to := min(a.s.rep.ReadLimit(0), from+50)
 	res := response{outcome: replica.OutcomeDone, offset: from}
 	err := p.records(from, to, func(rec *storage.Record) {
 		res.records = append(res.records, readRecord{rec.Offset, string(rec.Payload), rec.Kind == storage.KindGenerationStart})
 	})
+	if errors.Is(err, syscall.EIO) {
+		a.refuse(r) // that read fails, the log does not
+		return
+	}
 	if err != nil {
 		a.s.unreadable(0, err)
 		return

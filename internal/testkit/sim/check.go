@@ -47,6 +47,7 @@ type oracle struct {
 	// written is when an offset was first written by a leader, for the bound on what is
 	// not committed.
 	written map[offset]time.Duration
+	group   int64 // bytes of the largest group a leader wrote
 }
 
 // loss is a record that a node held and lost.
@@ -211,9 +212,6 @@ func (s *shard) setChecked(log replica.LogID, at offset) {
 	s.check[log] = max(s.check[log], at)
 }
 
-// opened judges a log as it was opened: it does not hold more than the disk could.
-func (c *checker) opened(n *node, log replica.LogID) {}
-
 // starting judges that a generation has one leader.
 func (c *checker) starting(n *node, t replica.Term) {
 	if have, ok := c.terms[t.Generation]; ok && have != t {
@@ -252,9 +250,21 @@ func (c *checker) stored(n *node, log replica.LogID, first, next offset) {
 	if !n.shard.rep.Serving() {
 		return
 	}
+	o := &c.logs[log]
 	for at := first; at < next; at++ {
-		c.logs[log].written[at] = c.w.now
+		o.written[at] = c.w.now
 	}
+	if c.w.shape.Consistency == meta.ConsistencyLeader {
+		if size, err := sizeOf(n.shard.ports[log], first, next); err == nil {
+			o.group = max(o.group, size)
+		}
+	}
+}
+
+// sizeOf is the bytes of the records [from, to).
+func sizeOf(p logPort, from, to offset) (size int64, err error) {
+	err = bytesOf(p, from, to, func(_ offset, b string) { size += int64(len(b)) })
+	return size, err
 }
 
 // unshippedSlack is what the bound on uncommitted acknowledgements may be passed by: a
@@ -277,6 +287,11 @@ func (c *checker) acknowledged(n *node, log replica.LogID, at offset) {
 	if len(set) > 1 && at > st.Mark {
 		if t, ok := c.logs[log].written[st.Mark]; ok && c.w.now-t > replica.UnshippedTime+unshippedSlack+n.slow*4 {
 			c.w.fail("unshipped", "%s log %d: answered up to %d although record %d, written %v ago, is not committed", n.id, log, at, st.Mark, c.w.now-t)
+			return
+		}
+		size, err := sizeOf(n.shard.ports[log], st.Mark, at)
+		if limit := c.w.unshippedBytes() + c.logs[log].group; err == nil && size > limit {
+			c.w.fail("unshipped", "%s log %d: answered up to %d: %d bytes from %d on are not committed; at most %d may be", n.id, log, at, size, st.Mark, limit)
 		}
 	}
 }
@@ -314,12 +329,6 @@ func (c *checker) answering(n *node, p pend) {
 		o.acked[at] = ackedRecord{payloads: []string{string(b)}, node: n, term: n.shard.rep.Term(), at: c.w.now}
 	}
 }
-
-// resigned takes note of writes answered as they wait when a leader resigns.
-func (c *checker) resigned(p pend, outcome replica.Outcome) {}
-
-// refusedAttempt notes a write that was answered "did not happen".
-func (c *checker) refusedAttempt(op *operation) {}
 
 // trimming judges a head: it does not pass what is committed.
 func (c *checker) trimming(n *node, log replica.LogID, to offset) {
@@ -386,6 +395,8 @@ func (c *checker) beforeLoss(n *node) {
 
 // holding is what a node's logs hold.
 func (c *checker) holding(n *node) [][]string {
+	n.disk.pauseReadFaults()
+	defer n.disk.resumeReadFaults()
 	held := make([][]string, len(c.logs))
 	if n.shard == nil {
 		// The process is down; what its disk holds is read the next time it opens.

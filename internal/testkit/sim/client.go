@@ -254,9 +254,6 @@ func (c *client) answered(r *request, res response) {
 	case replica.OutcomeNotDone:
 		if c.op.kind == opPublish {
 			c.again(w.between(100*time.Millisecond, 500*time.Millisecond))
-			if !c.unsure {
-				w.check.refusedAttempt(c.op)
-			}
 			return
 		}
 		c.finish(replica.OutcomeNotDone, &res)

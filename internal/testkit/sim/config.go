@@ -60,17 +60,13 @@ type Shape struct {
 	Usurped     bool          // leaders are cut off, readers stay with them, and another soon asks to lead
 	Same        bool          // all records look alike; only logs are judged
 	Lopsided    bool          // messages to the first node are late, and its clock is slow beside the others'
+	FewBytes    bool          // little may be acknowledged that is not committed
 	Loss        float64       // of messages, while faults last
 	Duplicate   float64       // of messages
 	Delay       time.Duration // longest ordinary delay of a message
 	FaultTime   time.Duration // faults fall into this time; then all is healed
 	Faults      []Fault
 }
-
-// confirms says that refused conditions are answered after a read round. Shapes with churn
-// answer them at once: there the next leader is too near for a stale refusal to be seen, but
-// where clients stay with leaders that are cut off.
-func (s *Shape) confirms() bool { return !s.Churn || s.Usurped }
 
 func (s *Shape) String() string {
 	kind := "stream"
@@ -205,6 +201,12 @@ var Profiles = map[string]func(*Shape){
 		s.Churn, s.Sets, s.Unsure = true, true, true
 		s.FaultTime = 30 * time.Second
 		s.Factor, s.Consistency, s.Fsync = 3, meta.ConsistencyQuorum, storage.OnCommit
+	},
+	// bytes: what a leader acknowledges alone soon reaches its bound.
+	"bytes": func(s *Shape) {
+		s.Churn, s.FewBytes = true, true
+		s.FaultTime = 20 * time.Second
+		s.Factor, s.Consistency = 3, meta.ConsistencyLeader
 	},
 	// caught: consumers at the tail, logs that are flushed seldom, power cuts.
 	"caught": func(s *Shape) {

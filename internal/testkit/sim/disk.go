@@ -20,6 +20,9 @@ type disk struct {
 
 	dirtyBoot bool // a power cut since the last start
 	failFlush int
+	failWrite int // in memory
+	failRead  int // in memory
+	failDir   int // in memory
 	full      bool
 	suspect   bool // a flush failed and lost what it was to write
 }
@@ -47,6 +50,7 @@ func newDisk(n *node) *disk {
 
 func (d *disk) heal() {
 	d.failFlush, d.full = 0, false
+	d.failWrite, d.failRead, d.failDir = 0, 0, 0
 	if d.real != nil {
 		d.real.heal()
 	}
@@ -144,5 +148,54 @@ func (d *disk) failFlushes(n int) {
 	d.suspect = true
 	if d.real != nil {
 		d.real.failFlushes(n)
+	}
+}
+
+// failWrites makes the next writes to logs fail, half done.
+func (d *disk) failWrites(n int) {
+	if d.real != nil {
+		d.real.failWrites(n)
+		return
+	}
+	d.failWrite += n
+}
+
+// failReads makes the next reads of logs fail.
+func (d *disk) failReads(n int) {
+	if d.real != nil {
+		d.real.failReads(n)
+		return
+	}
+	d.failRead += n
+}
+
+// failDirs makes one of the next operations on directories fail; of which kind, size says.
+func (d *disk) failDirs(size float64) {
+	if d.real != nil {
+		d.real.failDirs(size)
+		return
+	}
+	d.failDir++
+}
+
+// readFails says that a replica's read of a log in memory fails.
+func (d *disk) readFails() bool {
+	if d.failRead == 0 {
+		return false
+	}
+	d.failRead--
+	return true
+}
+
+// pauseReadFaults lets the checker read what a replica could not, until resumeReadFaults.
+func (d *disk) pauseReadFaults() {
+	if d.real != nil {
+		d.real.pauseReadFaults()
+	}
+}
+
+func (d *disk) resumeReadFaults() {
+	if d.real != nil {
+		d.real.resumeReadFaults()
 	}
 }

@@ -38,11 +38,15 @@ const (
 	NetLossy                     // messages are lost, doubled and late
 	Trim                         // the leader lets go of a head
 	Rival                        // a node asks to lead although somebody does
+	WriteFails                   // one write on a node fails
+	ReadFails                    // one read on a node fails
+	DirFails                     // one operation on a directory of a node fails
 	faultKinds
 )
 
 var faultNames = [faultKinds]string{"kill", "power-cut", "power-cut-all", "suspend", "partition", "one-way", "isolate", "slow", "full-disk", "flush-fails", "wipe",
-	"clock-rate", "clock-jump", "meta-outage", "meta-lossy", "meta-restore", "recreate", "change-set", "kill-leader", "cut-leader", "net-lossy", "trim", "rival"}
+	"clock-rate", "clock-jump", "meta-outage", "meta-lossy", "meta-restore", "recreate", "change-set", "kill-leader", "cut-leader", "net-lossy", "trim", "rival",
+	"write-fails", "read-fails", "dir-fails"}
 
 // String is the fault's name in reports.
 func (k FaultKind) String() string { return faultNames[k] }
@@ -72,6 +76,7 @@ func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 	weights := [faultKinds]int{
 		Kill: 6, PowerCut: 6, PowerCutAll: 2, Suspend: 4, Partition: 6, OneWay: 4, Isolate: 6, Slow: 3, FullDisk: 2, FlushFails: 3, Wipe: 3,
 		ClockRate: 3, ClockJump: 2, MetaOutage: 3, MetaLossy: 4, MetaRestore: 1, Recreate: 0, ChangeSet: 5, KillLeader: 6, CutLeader: 5, NetLossy: 4, Trim: 0, Rival: 4,
+		WriteFails: 3, ReadFails: 3, DirFails: 2,
 	}
 	// Each run has a mood: some kinds more often, some not at all.
 	for k := range weights {
@@ -215,6 +220,12 @@ func (w *world) inject(f *Fault) {
 		w.after(f.For, func() { n.disk.setFull(false) })
 	case FlushFails:
 		n.disk.failFlushes(1)
+	case WriteFails:
+		n.disk.failWrites(1)
+	case ReadFails:
+		n.disk.failReads(1)
+	case DirFails:
+		n.disk.failDirs(f.Size)
 	case Wipe:
 		if w.mayWipe(n) {
 			n.wipe()

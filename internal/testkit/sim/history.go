@@ -202,10 +202,12 @@ func (c *checker) judgeRegisters(where map[string]offset) {
 }
 
 func (c *checker) linearizable(m porcupine.Model, ops []porcupine.Operation, what string) {
+	c.w.stats.Judged++
 	switch porcupine.CheckOperationsTimeout(m, ops, historyTime) {
 	case porcupine.Illegal:
 		c.w.fail("linearizable", "the history of %s (%d operations) has no order", what, len(ops))
 	case porcupine.Unknown:
+		c.w.stats.Judged--
 		c.w.stats.Unjudged++
 	}
 }

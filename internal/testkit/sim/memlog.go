@@ -2,6 +2,8 @@ package sim
 
 import (
 	"errors"
+	"fmt"
+	"syscall"
 
 	"github.com/felixlog/felix/internal/replica"
 	"github.com/felixlog/felix/storage"
@@ -13,6 +15,7 @@ var (
 	errBeyond  = errors.New("sim: beyond the tail")
 	errNoSpace = errors.New("sim: no space")
 	errUnknown = errors.New("sim: outcome unknown")
+	errIO      = fmt.Errorf("sim: %w", syscall.EIO)
 )
 
 // memData is what a log in memory leaves behind on its disk.
@@ -76,6 +79,11 @@ func (l *memLog) step() bool {
 func (l *memLog) write() {
 	queue := l.queue
 	l.queue = nil
+	if l.node.disk.failWrite > 0 {
+		l.node.disk.failWrite--
+		l.writeFailed(queue)
+		return
+	}
 	// An encoded batch names its place, so it never follows an own one: the group is
 	// what was handed over, then the own appends.
 	first := l.next()
@@ -134,6 +142,20 @@ func (l *memLog) write() {
 	for _, d := range done {
 		if d.b.done != nil {
 			d.b.done(d.first, nil)
+		}
+	}
+}
+
+// writeFailed gives up a group whose write failed: none of it is in the log.
+func (l *memLog) writeFailed(queue []*batch) {
+	for _, b := range queue {
+		switch {
+		case b.encoded != nil || b.kind == storage.KindGenerationStart:
+			l.failed = true
+			l.hooks.failed("write: input/output error")
+			return
+		case b.done != nil:
+			b.done(0, errIO)
 		}
 	}
 }
@@ -225,6 +247,9 @@ func (l *memLog) cut(to offset, keepCopy bool) (replica.Place, error) {
 	if to < d.base {
 		return replica.Place{}, errTrimmed
 	}
+	if l.dirFails() {
+		return replica.Place{}, errIO
+	}
 	if to < l.next() {
 		if keepCopy {
 			d.lost += int(l.next() - to)
@@ -236,8 +261,22 @@ func (l *memLog) cut(to offset, keepCopy bool) (replica.Place, error) {
 }
 
 func (l *memLog) rebase(base offset) error {
+	if l.dirFails() {
+		return errIO
+	}
 	l.data.recs, l.data.base, l.data.durable = nil, base, 0
 	return nil
+}
+
+// dirFails says that the operation on the directory fails that a cut, or beginning anew,
+// takes.
+func (l *memLog) dirFails() bool {
+	if l.node.disk.failDir == 0 {
+		return false
+	}
+	l.node.disk.failDir--
+	l.failed = true
+	return true
 }
 
 func (l *memLog) flush() error {

@@ -14,16 +14,17 @@ import (
 
 // realDisk is a strict disk with faults laid over it.
 type realDisk struct {
-	node    *node
-	strict  *testdisk.Strict
-	faulty  *testdisk.Faulty
-	forks   uint64
-	poison  bool // a log on it was poisoned since the logs were opened
-	full    *testdisk.Added
-	opened  map[logKey]*realLog
-	copied  map[logKey]int // records copied to lost/
-	pending int            // flushes that shall fail
-	held    [][]string     // by log: what was there as a flush failed that dropped some of it
+	node   *node
+	strict *testdisk.Strict
+	faulty *testdisk.Faulty
+	forks  uint64
+	poison bool // a log on it was poisoned since the logs were opened
+	full   *testdisk.Added
+	opened map[logKey]*realLog
+	copied map[logKey]int // records copied to lost/
+	reads  *testdisk.Added
+	paused bool       // reads fail again when the checker has read
+	held   [][]string // by log: what was there as a flush failed that dropped some of it
 }
 
 func newRealDisk(n *node, seed uint64) *realDisk {
@@ -35,13 +36,12 @@ func newRealDisk(n *node, seed uint64) *realDisk {
 func (d *realDisk) use(s *testdisk.Strict) {
 	d.strict = s
 	d.faulty = testdisk.NewFaulty(s)
-	d.full = nil
-	d.pending = 0
+	d.full, d.reads, d.paused = nil, nil, false
 }
 
 func (d *realDisk) heal() {
 	d.faulty.Clear()
-	d.full, d.pending = nil, 0
+	d.full, d.reads, d.paused = nil, nil, false
 }
 
 // kill ends the process: open files are gone, what was written is there.
@@ -85,6 +85,36 @@ func (d *realDisk) failFlushes(n int) {
 		}
 	})})
 	d.faulty.Add(testdisk.Rule{Op: testdisk.OpFlush, Path: "*.log", Count: n, Action: testdisk.FailAndDrop(syscall.EIO)})
+}
+
+// failWrites makes the next writes fail, some of their bytes written.
+func (d *realDisk) failWrites(n int) {
+	d.faulty.Add(testdisk.Rule{Op: testdisk.OpWrite, Path: "*.log", Count: n, Action: testdisk.Short(20, syscall.EIO)})
+}
+
+// failReads makes the next read fail.
+func (d *realDisk) failReads(n int) {
+	d.reads = d.faulty.Add(testdisk.Rule{Op: testdisk.OpRead, Path: "*.log", Count: n, Action: testdisk.Fail(syscall.EIO)})
+}
+
+func (d *realDisk) pauseReadFaults() {
+	if d.reads != nil && d.reads.Hits() == 0 {
+		d.reads.Remove()
+		d.paused = true
+	}
+}
+
+func (d *realDisk) resumeReadFaults() {
+	if d.paused {
+		d.paused = false
+		d.failReads(1)
+	}
+}
+
+// failDirs makes the next operation of one kind on directories fail.
+func (d *realDisk) failDirs(size float64) {
+	kinds := [...]testdisk.Op{testdisk.OpCreate, testdisk.OpRename, testdisk.OpSyncDir, testdisk.OpRemove, testdisk.OpReadDir, testdisk.OpMkdir}
+	d.faulty.Add(testdisk.Rule{Op: kinds[int(size*float64(len(kinds)))], Action: testdisk.Fail(syscall.EIO)})
 }
 
 func dirOf(incarnation uint64, id replica.LogID) string {
@@ -260,7 +290,7 @@ func (l *realLog) sweep() {
 	}
 	l.busy = true // background work may be due
 	if l.disk.node.world.shape.Fsync == storage.Periodic && l.log.Health().State == storage.StateServing {
-		if err := l.log.Sync(ctx); err != nil && !errors.Is(err, storage.ErrNotWritten) && !l.over && l.log.Health().State == storage.StateServing {
+		if err := l.log.Sync(ctx); err != nil && !errors.Is(err, storage.ErrNotWritten) && !errors.Is(err, syscall.EIO) && !l.over && l.log.Health().State == storage.StateServing {
 			l.disk.node.world.fail("log", "%s: periodic flush: %v", l.disk.node.id, err)
 		}
 	}
@@ -338,7 +368,7 @@ func (l *realLog) flush() error { return l.log.Sync(ctx) }
 
 func (l *realLog) trim(to offset) {
 	l.busy = true
-	if _, err := l.log.TrimHead(ctx, to); err != nil && l.log.Health().State == storage.StateServing {
+	if _, err := l.log.TrimHead(ctx, to); err != nil && !errors.Is(err, syscall.EIO) && l.log.Health().State == storage.StateServing {
 		l.disk.node.world.fail("log", "%s: trim to %d: %v", l.disk.node.id, to, err)
 	}
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/felixlog/felix/internal/meta"
@@ -39,6 +40,14 @@ func (w *world) shipBytes() int {
 	return 0
 }
 
+// unshippedBytes is what a leader may acknowledge beyond its mark.
+func (w *world) unshippedBytes() int64 {
+	if w.shape.FewBytes {
+		return 512
+	}
+	return replica.UnshippedBytes
+}
+
 func openShard(n *node, incarnation uint64) *shard {
 	w := n.world
 	d := n.disk
@@ -72,10 +81,12 @@ func openShard(n *node, incarnation uint64) *shard {
 		if l, ok := p.(*realLog); ok && l.anew {
 			s.state.forgetful = true
 		}
-		if s.state.marks[i] > p.next() {
-			s.state.forgetful = true
-		}
 		last, err := p.place(p.next())
+		if errors.Is(err, syscall.EIO) {
+			w.trace(n, "open refused", func() string { return err.Error() })
+			s.close()
+			return nil
+		}
 		if err != nil {
 			w.fail("log", "%s log %d: place of the tail: %v", n.id, i, err)
 		}
@@ -91,20 +102,19 @@ func openShard(n *node, incarnation uint64) *shard {
 		d.real.reopened()
 	}
 	opened.Forgetful = s.state.forgetful
-	if s.state.forgetful {
-		w.stats.Forgetful++
-	}
 	s.rep = replica.New(replica.Config{
 		Node: n.id, Shard: replica.ShardID{Incarnation: incarnation}, Key: shardKey,
 		Consistency: w.shape.Consistency, Leases: w.shape.Leases, Rules: w.opts.Rules, ShipBytes: w.shipBytes(),
+		UnshippedBytes: w.unshippedBytes(),
 	}, opened)
+	s.state.forgetful = s.rep.Forgetful() // it may have found that a log is too short
+	if s.state.forgetful {
+		w.stats.Forgetful++
+	}
 	s.app = newApp(s)
 	w.trace(n, "open", func() string {
 		return fmt.Sprintf("incarnation %d accepted %d forgetful %t logs %+v", incarnation, s.state.term.Generation, s.state.forgetful, opened.Logs)
 	})
-	for i := range logs {
-		w.check.opened(n, replica.LogID(i))
-	}
 	return s
 }
 
@@ -263,6 +273,9 @@ func (s *shard) carryOut(e *replica.Effect) {
 			if err == nil {
 				enc, next, err = p.encoded(e.At, e.Limit)
 			}
+			if n.disk.readFails() {
+				err = errIO
+			}
 			s.do(func(r *replica.Replica, now time.Duration) { r.Fetched(now, e.Log, e.Peer, at, enc, next, err != nil) })
 		})
 	case replica.Propose:
@@ -332,8 +345,17 @@ func (s *shard) compare(e *replica.Effect) {
 	}
 	differ := e.Prev.Next
 	theirs := e.Bytes
+	if s.node.disk.readFails() {
+		s.do(func(r *replica.Replica, now time.Duration) { r.Failed(now, e.Log, errIO.Error()) })
+		return
+	}
 	for len(theirs) > 0 && differ < p.next() {
 		own, next, err := p.encoded(differ, 1)
+		if err != nil && differ >= p.head() {
+			// What cannot be read is not different.
+			s.do(func(r *replica.Replica, now time.Duration) { r.Failed(now, e.Log, err.Error()) })
+			return
+		}
 		if err != nil || len(own) == 0 || len(own) > len(theirs) || string(own) != string(theirs[:len(own)]) {
 			break
 		}
@@ -359,7 +381,7 @@ func (s *shard) unreadable(id replica.LogID, err error) {
 		return
 	}
 	// A cut that failed half-way poisons the log, and what was to be cut is not there.
-	if !errors.As(err, &poisoned) && (!errors.As(err, &damaged) || !n.disk.suspect) {
+	if !errors.Is(err, syscall.EIO) && !errors.As(err, &poisoned) && (!errors.As(err, &damaged) || !n.disk.suspect) {
 		n.world.fail("log", "%s log %d: %v", n.id, id, err)
 		return
 	}

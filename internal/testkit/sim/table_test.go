@@ -29,6 +29,7 @@ func TestAcknowledgementTable(t *testing.T) {
 					t.Errorf("seed %d: %v\n  replay: %s", seed, res.Violation, ReplayCommand(o, nil))
 				}
 			}
+			judged(t, &total)
 			if total.Acked == 0 || total.Elections < 25 {
 				t.Errorf("nothing was put to the test: %+v", total)
 			}

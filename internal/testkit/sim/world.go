@@ -24,7 +24,7 @@ type Result struct {
 
 // Stats count what happened in a run.
 type Stats struct {
-	Acked, Refused, Unknown, Reads, Elections, SetChanges, Cuts, Rebases, Forgetful, AllowedLosses, Halts, Unjudged int
+	Acked, Refused, Unknown, Reads, Elections, SetChanges, Cuts, Rebases, Forgetful, AllowedLosses, Halts, Judged, Unjudged int
 }
 
 // Violation is an invariant that did not hold.
