@@ -82,7 +82,7 @@ guards:
 
 # The cases of docs/testing.md in their full sizes: 79 for five minutes, 106 with a million
 # frames, 113 with 2 GiB of each stream, 114 with 100,000 publishes; 10,000 shards opened with
-# 4,096 descriptors, and at rest. Half an hour, and 5 GiB of disk.
+# 4,096 descriptors, and at rest. A quarter of an hour, and 5 GiB of disk.
 cases:
 	FELIX_TEST_LONG=1 FELIX_FUZZ_FRAMES=1000000 $(GO) test -count=1 -timeout 2h -v -run '^(TestCase79ProduceAndConsumeAtOnce|TestFuzzedFrames|TestSubscriberThatDoesNotRead|TestClientThatDoesNotReadAnswers)$$' ./storage ./internal/server
 	FELIX_SHARDS=10000 $(GO) test -count=1 -timeout 1h -v -run '^(TestLogsShareFewDescriptors|TestGuardIdleShardsCostNothing)$$' ./storage ./internal/broker
