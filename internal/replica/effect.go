@@ -18,7 +18,8 @@ const (
 	// Write appends Bytes, encoded records that follow Prev: the log reports Written and
 	// Stable.
 	Write
-	// Compare says whether the log holds Prev, and how far it holds Bytes: Compared.
+	// Compare says whether the log holds Prev, and how far it holds Bytes: Compared. What
+	// cannot be read is not different: Failed.
 	Compare
 	// Cut removes the records from At on, copying them to lost/ first, flushed: WasCut.
 	Cut
