@@ -42,7 +42,8 @@ func WithClaimTime(d time.Duration) ConsumeOption { return func(c *consumeConfig
 func WithConsumerName(name string) ConsumeOption { return func(c *consumeConfig) { c.consumer = name } }
 
 // OnConsumeError is told of errors that the consumer gets over by itself: a poll that
-// failed, a settle that came too late.
+// failed, a settle that came too late. f may be called by several goroutines at once, and
+// polls may wait for it.
 func OnConsumeError(f func(error)) ConsumeOption { return func(c *consumeConfig) { c.onError = f } }
 
 // Consume polls every shard that the stream has when it is called and runs h on each
@@ -436,7 +437,14 @@ func (w *shardWorker) handle(c *claim) {
 	err := errPanicked
 	defer func() {
 		c.end()
-		w.settle(w.outcome(c.m, err), true)
+		r := w.outcome(c.m, err)
+		if err == errPanicked {
+			// There may be no next poll for it: the panic goes on behind this.
+			w.tell(w.g.settle(w.base, r))
+			<-w.room
+			return
+		}
+		w.settle(r, true)
 	}()
 	err = w.h(c.ctx, c.m)
 }

@@ -2,7 +2,11 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -70,6 +74,44 @@ func consume(t testing.TB, c *Client, h Handler, opts ...ConsumeOption) (stop fu
 	})
 	t.Cleanup(func() { require.NoError(t, stop()) })
 	return stop
+}
+
+// panicsAt makes of this test binary a consumer, of the script at that address, whose
+// handler panics.
+const panicsAt = "CLIENT_TEST_PANICS_AT"
+
+func consumeAndPanic(addr string) {
+	ctx := context.Background()
+	c, err := Dial(ctx, []string{addr}, WithToken(StaticToken("any")), WithTLS(&tls.Config{InsecureSkipVerify: true}))
+	if err == nil {
+		err = c.Group("s", "g").Consume(ctx, func(context.Context, Message) error { panic("at the handler") }, WithConcurrency(1))
+	}
+	fmt.Fprintln(os.Stderr, "not panicked:", err)
+	os.Exit(1)
+}
+
+// A record whose handler panics is given back before the panic ends the process.
+func TestAPanicGivesItsRecordBack(t *testing.T) {
+	g := newGroupScript(1)
+	polled := false
+	g.poll = func(*peer, *wire.GroupPoll) ([]wire.GroupRecord, bool) {
+		if polled {
+			return nil, false
+		}
+		polled = true
+		return []wire.GroupRecord{{Offset: 7, Attempts: 1}}, true
+	}
+	s := newScript(t, g.serve)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(soon(t), self)
+	cmd.Env = append(os.Environ(), panicsAt+"="+s.addr)
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "panic: at the handler")
+	nack, ok := wait(t, g.settled, "the record given back").(*wire.GroupNack)
+	require.True(t, ok, "%#v", nack)
+	require.Equal(t, uint64(7), nack.Offset)
 }
 
 // A shard without records keeps no handler from the others, however few there are: every

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -12,7 +13,12 @@ import (
 	"github.com/felixlog/felix/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(panicsAt); addr != "" {
+		consumeAndPanic(addr)
+	}
+	leak.Main(m)
+}
 
 // quick is a retry policy that does not make tests wait.
 var quick = RetryPolicy{Attempts: 50, Base: time.Millisecond, Max: 20 * time.Millisecond}
