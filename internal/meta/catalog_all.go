@@ -42,6 +42,25 @@ func (d Definition) key() string {
 	return cacheKey(d.FullName())
 }
 
+// clone is a copy that set can give back.
+func (d Definition) clone() Definition {
+	if d.Stream != nil {
+		s := *d.Stream
+		return Definition{Stream: &s}
+	}
+	c := *d.Cache
+	return Definition{Cache: &c}
+}
+
+// set makes it what other, one of the same kind, is.
+func (d Definition) set(other Definition) {
+	if d.Stream != nil {
+		*d.Stream = *other.Stream
+		return
+	}
+	*d.Cache = *other.Cache
+}
+
 func (d Definition) incarnation() *uint64 {
 	if d.Stream != nil {
 		return &d.Stream.Incarnation
@@ -93,17 +112,19 @@ func One(created []bool, err error) (bool, error) {
 
 // CreateAll makes streams and caches, all of them or none, in one transaction. created
 // says which were made: one that was there with the same settings was not. The
-// definitions get their defaults and the incarnation that is stored. An error that is
-// about one of them is an *ItemError.
+// definitions get their defaults and the incarnation that is stored. An overflow that is
+// not given is that of the stream that is there, whatever it is: its default has not
+// always been the same. An error that is about one of them is an *ItemError.
 func (c *Catalog) CreateAll(ctx context.Context, defs []Definition) (created []bool, err error) {
 	if len(defs) > MaxCreateAll {
 		return nil, fmt.Errorf("create %d streams and caches at once, at most %d: %w", len(defs), MaxCreateAll, ErrTooLarge)
 	}
 	var parents []parent
 	items := make([]creation, len(defs))
-	drawn := make([]uint64, len(defs))
+	wanted := make([]Definition, len(defs))
 	taken := make(map[string]bool, len(defs))
 	for i, d := range defs {
+		anyOverflow := d.Stream != nil && d.Stream.Overflow == ""
 		if err := d.complete(); err != nil {
 			return nil, &ItemError{Index: i, Err: err}
 		}
@@ -115,14 +136,17 @@ func (c *Catalog) CreateAll(ctx context.Context, defs []Definition) (created []b
 		if p := namespaceParent(n.Tenant, n.Namespace); !slices.Contains(parents, p) {
 			parents = append(parents, p)
 		}
-		drawn[i] = c.newIncarnation()
-		*d.incarnation() = drawn[i]
+		*d.incarnation() = c.newIncarnation()
+		wanted[i] = d.clone()
 		items[i] = creation{d.key(), d.encode(), func(value []byte) error {
 			have, err := d.stored(value)
 			if err != nil {
 				return err
 			}
 			*d.incarnation() = *have.incarnation()
+			if anyOverflow {
+				d.Stream.Overflow = have.Stream.Overflow
+			}
 			return d.same(have)
 		}}
 	}
@@ -133,7 +157,7 @@ func (c *Catalog) CreateAll(ctx context.Context, defs []Definition) (created []b
 	created, err = c.create(ctx, what, parents, items...)
 	for i := range created {
 		if created[i] {
-			*defs[i].incarnation() = drawn[i] // not that of one which an attempt that was lost had found
+			defs[i].set(wanted[i]) // nothing of one that an attempt that was lost had found
 		}
 	}
 	return created, err

@@ -227,3 +227,56 @@ func TestCatalogCreateAllResolvesAnUnknownOutcome(t *testing.T) {
 	}
 	wantNames(t, c, "s1")
 }
+
+// Who does not say what happens to a subscriber that is behind agrees with what is stored,
+// of whatever default that was made; who says it does not.
+func TestCatalogCreateTakesTheOverflowThatIsThere(t *testing.T) {
+	ctx := context.Background()
+	c, m := newCatalog(t)
+	create(t, c)
+	live := func(o meta.Overflow) []meta.Definition {
+		defs := several(1)
+		defs[0].Stream.Durable, defs[0].Stream.Overflow = false, o
+		return defs
+	}
+	stored := *live(meta.OverflowBlock)[0].Stream
+	if created, err := c.CreateStream(ctx, stored); err != nil || !created {
+		t.Fatal(created, err)
+	}
+	if created, err := c.CreateStream(ctx, *live("")[0].Stream); err != nil || created {
+		t.Fatal(created, err)
+	}
+	defs := live("")
+	created, err := c.CreateAll(ctx, defs)
+	if err != nil || !slices.Equal(created, []bool{false, true}) || defs[0].Stream.Overflow != meta.OverflowBlock {
+		t.Fatalf("%v, %v; %+v", created, err, defs[0].Stream)
+	}
+	if _, err := c.CreateAll(ctx, live(meta.OverflowBlock)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.CreateAll(ctx, live(meta.OverflowDropNew))
+	if e, ok := errors.AsType[*meta.ExistsError](err); !ok || e.Field != "overflow" {
+		t.Fatal(err)
+	}
+	// One that goes between the look and the transaction leaves nothing of itself.
+	if err := c.DeleteCache(ctx, defs[1].FullName()); err != nil {
+		t.Fatal(err)
+	}
+	went := false
+	m.SetFault(func(call meta.Call) meta.Fault {
+		if call.Method == "txn" && !went {
+			went = true
+			if err := c.DeleteStream(ctx, stored.FullName()); err != nil {
+				t.Error(err)
+			}
+		}
+		return meta.Fault{}
+	})
+	defs = live("")
+	if created, err = c.CreateAll(ctx, defs); err != nil || !slices.Equal(created, []bool{true, true}) {
+		t.Fatalf("%v, %v", created, err)
+	}
+	if have, err := c.GetStream(ctx, stored.FullName()); err != nil || have.Overflow != meta.OverflowDropNew || *have != *defs[0].Stream {
+		t.Fatalf("%+v, %v; given %+v", have, err, defs[0].Stream)
+	}
+}
