@@ -1,17 +1,25 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/client"
 )
 
 func decode[T any](t *testing.T, text string) T {
@@ -244,19 +252,103 @@ func TestOfflineLog(t *testing.T) {
 }
 
 // A stop answers within its time, also when a client does not read what it asked for.
+// stopLoad is what clients of a broker that is about to stop were answered.
+type stopLoad struct {
+	mu        sync.Mutex
+	published map[string]uint64 // offsets by payload
+	put       map[string]int    // the last value by key
+	acked     map[uint64]bool
+}
+
+// run works on a connection until the broker no longer answers; each answer is noted.
+func (l *stopLoad) run(ctx context.Context, c *client.Client, worker int, answered *atomic.Int64) {
+	note := func(f func()) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		f()
+		answered.Add(1)
+	}
+	switch group := c.Group("jobs", "g"); worker % 3 {
+	case 0:
+		for i := 0; ; i++ {
+			payload := fmt.Sprintf("worker %d record %d", worker, i)
+			ack, err := c.Publish(ctx, "orders", []byte(payload))
+			if err != nil {
+				return
+			}
+			note(func() { l.published[payload] = ack.Offset })
+		}
+	case 1:
+		key := fmt.Sprintf("worker %d", worker)
+		for i := 1; ; i++ {
+			if c.Cache("prices").Put(ctx, key, strconv.AppendInt(nil, int64(i), 10)) != nil {
+				return
+			}
+			note(func() { l.put[key] = i })
+		}
+	case 2:
+		for {
+			messages, err := group.Poll(ctx, 0, 5, client.WithWait(time.Minute))
+			if err != nil {
+				return
+			}
+			for _, m := range messages {
+				if group.Ack(ctx, m) != nil {
+					return
+				}
+				note(func() { l.acked[m.Offset] = true })
+			}
+		}
+	}
+}
+
+// A stop in order, with a subscription, publishes, puts and polls under way: it ends within
+// its time and says that it was clean, and the next start has all that was answered.
 func TestServeStopsWithinItsTime(t *testing.T) {
 	s := newShell(t)
 	// A part of it is for the logs, on a device that is as slow as it likes.
 	broker := s.serve("--shutdown-timeout", "5s")
 	s.ok("stream", "create", "orders", "--durable")
+	s.ok("stream", "create", "jobs", "--durable", "--kind", "queue")
+	s.ok("cache", "create", "prices")
 	s.ok("pub", "orders", strings.Repeat("x", 1000), "--count", "1000")
-	own := broker.use(&environment{in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: append(s.env, "FELIX_CLI_CONFIG="+s.contextFile())})
-	own.opts.contextFile, own.opts.timeout = s.contextFile(), time.Minute
-	c, _, err := own.dial(t.Context())
-	require.NoError(t, err)
+	s.ok("pub", "jobs", "job", "--count", "20000", "--idempotent")
+	dial := func(b *serving) *client.Client {
+		own := b.use(&environment{in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: append(s.env, "FELIX_CLI_CONFIG="+s.contextFile())})
+		own.opts.contextFile, own.opts.timeout = s.contextFile(), time.Minute
+		c, _, err := own.dial(t.Context(), client.WithRetry(client.RetryPolicy{Attempts: 1, Base: time.Millisecond, Max: time.Millisecond}))
+		require.NoError(t, err)
+		return c
+	}
+	c := dial(broker)
 	defer c.Close()
-	_, err = c.Subscribe(t.Context(), "orders")
+	_, err := c.Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
+
+	load := &stopLoad{published: map[string]uint64{}, put: map[string]int{}, acked: map[uint64]bool{}}
+	const workers = 6
+	var answered [workers]atomic.Int64
+	var working sync.WaitGroup
+	loading, end := context.WithCancel(t.Context())
+	defer end()
+	for worker := range workers {
+		mine := dial(broker)
+		working.Go(func() {
+			defer mine.Close()
+			load.run(loading, mine, worker, &answered[worker])
+		})
+	}
+	for until := time.Now().Add(patience); ; {
+		least := answered[0].Load()
+		for i := range answered {
+			least = min(least, answered[i].Load())
+		}
+		if least >= 10 {
+			break
+		}
+		require.True(t, time.Now().Before(until), "the load is not under way")
+		runtime.Gosched()
+	}
 	began := time.Now()
 	require.NoError(t, broker.Signal(syscall.SIGTERM))
 	select {
@@ -264,11 +356,58 @@ func TestServeStopsWithinItsTime(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the broker does not stop")
 	}
+	log := broker.Tail()
 	require.NoError(t, broker.Stop(), "its exit status")
 	t.Logf("stopped after %s", time.Since(began))
+	require.Contains(t, log, `"msg":"stopped"`)
+	require.NotContains(t, log, `"level":"ERROR"`)
 	raw, err := os.ReadFile(filepath.Join(s.dir, "felix-data", "node.json"))
 	require.NoError(t, err)
 	require.Equal(t, true, decode[map[string]any](t, string(raw))["clean"])
+	end() // what has no answer yet gets none
+	working.Wait()
+
+	again := dial(s.serve())
+	defer again.Close()
+	have := map[string]uint64{}
+	for from := uint64(0); ; {
+		page, err := again.Read(t.Context(), "orders", 0, from)
+		require.NoError(t, err)
+		for _, r := range page.Records {
+			have[string(r.Payload)] = r.Offset
+		}
+		if page.Next == from {
+			break
+		}
+		from = page.Next
+	}
+	for payload, offset := range load.published {
+		require.Contains(t, have, payload, "it was answered")
+		require.Equal(t, offset, have[payload])
+	}
+	for key, least := range load.put {
+		v, ok, err := again.Cache("prices").Get(t.Context(), key)
+		require.NoError(t, err)
+		require.True(t, ok, key)
+		got, err := strconv.Atoi(string(v.Data))
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, got, least, key)
+		require.LessOrEqual(t, got, least+1, "one at most had no answer")
+	}
+	info, err := again.Group("jobs", "g").Describe(t.Context(), 0)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, info.Acked, uint64(len(load.acked)))
+	for messages := []client.Message(nil); ; {
+		messages, err = again.Group("jobs", "g").Poll(t.Context(), 0, 1000)
+		require.NoError(t, err)
+		if len(messages) == 0 {
+			break
+		}
+		for _, m := range messages {
+			require.False(t, load.acked[m.Offset], "record %d was acked and is delivered again", m.Offset)
+		}
+	}
+	t.Logf("%d publishes, %d puts, %d acks were answered", len(load.published), len(load.put), len(load.acked))
 }
 
 func (s *shell) contextFile() string {
