@@ -34,7 +34,13 @@ type CertificateOptions struct {
 	Hosts []string
 	// Now is the wall clock when nil.
 	Now func() time.Time
+	// KeepAuthority makes the server certificate alone: an authority that is missing is
+	// ErrNoAuthority, and nothing is written.
+	KeepAuthority bool
 }
+
+// ErrNoAuthority says that ca.crt or ca.key is missing where a new one must not be made.
+var ErrNoAuthority = errors.New("the certificate authority is missing")
 
 // CertificatePaths are the files of a private authority and its server certificate.
 type CertificatePaths struct {
@@ -64,12 +70,17 @@ func EnsureCertificates(dir string, o CertificateOptions) (paths CertificatePath
 		Cert: filepath.Join(dir, "server.crt"),
 		Key:  filepath.Join(dir, "server.key"),
 	}
-	if err := os.MkdirAll(dir, privateDirMode); err != nil {
-		return paths, false, err
+	if !o.KeepAuthority {
+		if err := os.MkdirAll(dir, privateDirMode); err != nil {
+			return paths, false, err
+		}
 	}
 	caKeyPath := filepath.Join(dir, "ca.key")
 	ca, caKey, err := loadPair(paths.CA, caKeyPath)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && o.KeepAuthority:
+		return paths, false, fmt.Errorf("%w: %w: restore %s and %s; a start without them makes new ones, and every client has to be given the new %s",
+			ErrNoAuthority, err, paths.CA, caKeyPath, filepath.Base(paths.CA))
 	case errors.Is(err, fs.ErrNotExist):
 		if ca, caKey, err = makeAuthority(paths.CA, caKeyPath, now()); err != nil {
 			return paths, false, err

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -168,4 +169,71 @@ func TestGeneratedCertificateIsRenewedWhileItRuns(t *testing.T) {
 	ahead.Add(int64(1000 * day))
 	look()
 	require.Equal(t, before, own.served())
+}
+
+// A broker that runs never makes another authority in the place of one that is missing: all
+// who trust the first would be cut off. A start does, and serves a certificate of it.
+func TestAMissingAuthorityIsNotReplacedByABrokerThatRuns(t *testing.T) {
+	looks := make(chan time.Time)
+	var ahead atomic.Int64
+	r := start(t, func(o *Options) {
+		o.looks = looks
+		o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	look := func() {
+		looks <- time.Time{}
+		looks <- time.Time{} // taken when the first is done
+	}
+	r.awaitReady()
+	dir := filepath.Dir(r.node.creds.ca)
+	first := r.served()
+	authority, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	require.NoError(t, err)
+	const notRenewed = "not renewed; the one in use stays"
+	for i, name := range []string{"ca.crt", "ca.key"} {
+		path := filepath.Join(dir, name)
+		was, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.NoError(t, os.Remove(path))
+		look()
+		look()
+		require.NoFileExists(t, path)
+		require.Equal(t, first, r.served(), name)
+		said := r.log.String()
+		require.Equal(t, i+1, strings.Count(said, notRenewed), "once each time: %s", said)
+		require.Contains(t, said, `"level":"WARN","msg":"certificate `+notRenewed)
+		require.Contains(t, said, "restore "+filepath.Join(dir, "ca.crt")+" and "+filepath.Join(dir, "ca.key"))
+		require.NoError(t, os.WriteFile(path, was, 0o600))
+		look()
+	}
+	away := filepath.Join(t.TempDir(), "tls")
+	require.NoError(t, os.Rename(dir, away))
+	look()
+	require.NoDirExists(t, dir, "nor is its directory made")
+	require.NoError(t, os.Rename(away, dir))
+
+	// Put back, it renews again.
+	ahead.Store(int64(first["tcp"].NotAfter.Sub(time.Now()) - 29*24*time.Hour))
+	look()
+	require.False(t, r.served()["tcp"].Equal(first["tcp"]))
+
+	// At the authority's end: both removed, and started again.
+	ahead.Store(int64(11 * 365 * 24 * time.Hour))
+	look()
+	require.Contains(t, r.log.String(), `"level":"ERROR","msg":"certificate `+notRenewed)
+	for _, name := range []string{"ca.crt", "ca.key"} {
+		require.NoError(t, os.Remove(filepath.Join(dir, name)))
+	}
+	r.stop()
+	again := start(t, func(o *Options) {
+		o.Config.Data, o.Now = r.options.Config.Data, r.options.Now
+	})
+	again.awaitReady()
+	now, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	require.NoError(t, err)
+	require.False(t, bytes.Equal(authority, now))
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(now))
+	_, err = again.served()["tcp"].Verify(x509.VerifyOptions{Roots: pool, DNSName: "localhost", CurrentTime: r.options.Now()})
+	require.NoError(t, err)
 }

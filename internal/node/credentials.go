@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -28,6 +29,7 @@ type credentials struct {
 	tlsDir      string // of the authority, "" without one
 	generated   bool   // keys and certificate are of our own making
 	resetKey    [32]byte
+	missing     bool // the authority was when renew last looked
 }
 
 // openCredentials loads or makes certificate and keys.
@@ -65,13 +67,23 @@ func openCredentials(d *DataDir, o *config.Options, now func() time.Time) (*cred
 	return c, err
 }
 
-// renew makes the certificate of the private authority anew when it is about to end.
-func (c *credentials) renew(now func() time.Time) error {
+// renew makes the certificate of the private authority anew when it is about to end. The
+// authority itself is what clients trust: a broker that runs never replaces it.
+func (c *credentials) renew(now func() time.Time, log *slog.Logger) {
 	if c.tlsDir == "" {
-		return nil
+		return
 	}
-	_, _, err := auth.EnsureCertificates(c.tlsDir, auth.CertificateOptions{Now: now})
-	return err
+	_, _, err := auth.EnsureCertificates(c.tlsDir, auth.CertificateOptions{Now: now, KeepAuthority: true})
+	const notRenewed = "certificate not renewed; the one in use stays"
+	attrs := []any{"not_after", c.certificate.Leaf().NotAfter, "error", err}
+	missing := errors.Is(err, auth.ErrNoAuthority)
+	switch {
+	case missing && !c.missing: // said once: it may be kept elsewhere on purpose
+		log.Warn(notRenewed, attrs...)
+	case err != nil && !missing:
+		log.Error(notRenewed, attrs...)
+	}
+	c.missing = missing
 }
 
 // ensureResetKey keeps the key of QUIC's stateless resets from one start to the

@@ -414,9 +414,7 @@ func (n *Node) Reload() {
 }
 
 func (n *Node) look() {
-	if err := n.creds.renew(n.o.Now); err != nil {
-		n.log.Error("certificate not renewed; the one in use stays", "not_after", n.creds.certificate.Leaf().NotAfter, "error", err)
-	}
+	n.creds.renew(n.o.Now, n.log)
 	for _, c := range []*auth.Certificate{n.creds.certificate, n.httpCert} {
 		if c == nil {
 			continue
