@@ -40,6 +40,7 @@ func TestCase01CutInTheMiddleOfTheLastRecord(t *testing.T) {
 	require.Len(t, cut, 1)
 	require.EqualValues(t, len(payload(0))+segment.RecordHeaderSize-5, cut[0].To-cut[0].From)
 	require.True(t, cut[0].MayBeLost, "the mark had vouched for the record")
+	require.False(t, cut[0].Zeros)
 	bt := &Batch{Payloads: [][]byte{payload(99)}}
 	require.NoError(t, l.Append(ctx, bt))
 	require.Equal(t, Offset(99), bt.First)
@@ -50,8 +51,12 @@ func TestCase02ZeroPadding(t *testing.T) {
 		d, o := builtLog(t, 50, nil)
 		b, _ := fileOn(d, logPath(0))
 		d.Put(logPath(0), append([]byte(b), make([]byte, zeros)...))
+		var cut []CutEvent
+		o.Events.OnCut = func(_ string, e CutEvent) { cut = append(cut, e) }
 		l := mustOpen(t, testDir, o)
 		require.EqualValues(t, zeros, l.Recovery().TruncatedBytes)
+		require.Len(t, cut, 1)
+		require.True(t, cut[0].Zeros)
 		require.False(t, l.Recovery().MayHaveLost)
 		require.Equal(t, wantPayloads(0, 50), readAll(t, l))
 		require.Equal(t, Offset(50), l.Next())

@@ -63,4 +63,5 @@ type CutEvent struct {
 	Reason    string
 	Saved     string // file under lost/, empty if nothing was worth saving
 	MayBeLost bool   // acknowledged records may have been among them
+	Zeros     bool   // recovery found nothing but zeros there: room written ahead of the log
 }

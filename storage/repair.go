@@ -144,7 +144,7 @@ func (r *recovery) cutTail() error {
 			}
 		}
 		r.report.TruncatedBytes += s.size - r.cut.pos
-		r.cutEvent(CutEvent{Segment: s.id, From: r.cut.pos, To: s.size, Next: s.res.Next, Reason: r.cut.reason, Saved: saved, MayBeLost: r.report.MayHaveLost})
+		r.cutEvent(CutEvent{Segment: s.id, From: r.cut.pos, To: s.size, Next: s.res.Next, Reason: r.cut.reason, Saved: saved, MayBeLost: r.report.MayHaveLost, Zeros: saved == ""})
 		s.size = r.cut.pos
 		return nil
 	})
@@ -166,7 +166,7 @@ func (r *recovery) trimSealed() error {
 			return err
 		}
 		r.report.TruncatedBytes += s.size - s.trim
-		r.cutEvent(CutEvent{Segment: s.id, From: s.trim, To: s.size, Next: s.res.Next, Reason: "zero tail of a sealed segment"})
+		r.cutEvent(CutEvent{Segment: s.id, From: s.trim, To: s.size, Next: s.res.Next, Reason: "zero tail of a sealed segment", Zeros: true})
 		s.size = s.trim
 	}
 	return nil

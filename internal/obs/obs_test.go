@@ -143,6 +143,18 @@ func TestZerosWrittenAheadAreNotLost(t *testing.T) {
 	require.Contains(t, log.String(), `level=WARN msg="log cut"`)
 	reopen(make([]byte, 10))
 	require.Contains(t, scrape(t, m), series+" 3\n")
+
+	// What a cut is told for is for people to read, whatever it says.
+	log.Reset()
+	o.Events.OnCut("s", storage.CutEvent{To: 20, Reason: "for another reason"})
+	o.Events.OnRecovery("s", storage.RecoveryReport{TruncatedBytes: 20})
+	require.Contains(t, scrape(t, m), series+" 23\n")
+	require.Contains(t, log.String(), `level=WARN msg="log cut"`)
+	log.Reset()
+	o.Events.OnCut("s", storage.CutEvent{To: 30, Reason: "truncated", Zeros: true})
+	o.Events.OnRecovery("s", storage.RecoveryReport{TruncatedBytes: 30})
+	require.Contains(t, scrape(t, m), series+" 23\n")
+	require.NotContains(t, log.String(), "level=WARN")
 }
 
 func TestStorageEventsMoveMetrics(t *testing.T) {

@@ -2,7 +2,6 @@ package obs
 
 import (
 	"log/slog"
-	"strings"
 	"sync"
 
 	"github.com/felixlog/felix/storage"
@@ -17,7 +16,7 @@ type zeros struct {
 
 // cut says whether c is such a cut.
 func (z *zeros) cut(shard string, c storage.CutEvent) bool {
-	if c.Saved != "" || c.MayBeLost || c.Reason == "truncated" || strings.HasPrefix(c.Reason, "write failed") {
+	if !c.Zeros || c.MayBeLost {
 		return false
 	}
 	z.mu.Lock()
