@@ -179,6 +179,12 @@ type creation struct {
 // our write from another's.
 func (c *Catalog) create(ctx context.Context, what string, parents []parent, items ...creation) (created []bool, err error) {
 	unknown := false
+	fail := func(err error) error {
+		if unknown && !errors.Is(err, ErrUnknownOutcome) {
+			err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+		}
+		return fmt.Errorf("create %s: %w", what, err)
+	}
 	for range maxAttempts {
 		var compares []Compare
 		for _, p := range parents {
@@ -187,7 +193,7 @@ func (c *Catalog) create(ctx context.Context, what string, parents []parent, ite
 				return nil, &NotFoundError{Object: p.object}
 			}
 			if err != nil {
-				return nil, fmt.Errorf("create %s: %w", what, err)
+				return nil, fail(err)
 			}
 			if deleting(e.Value) {
 				return nil, &NotFoundError{Object: p.object}
@@ -204,7 +210,7 @@ func (c *Catalog) create(ctx context.Context, what string, parents []parent, ite
 				ops = append(ops, Put(item.key, item.value))
 				created[i] = true
 			case err != nil:
-				return nil, fmt.Errorf("create %s: %w", what, err)
+				return nil, fail(err)
 			case unknown && string(e.Value) == string(item.value):
 				created[i], ours = true, true
 			default:
@@ -226,10 +232,14 @@ func (c *Catalog) create(ctx context.Context, what string, parents []parent, ite
 			unknown = true
 		case errors.Is(err, ErrConflict):
 		default:
-			return nil, fmt.Errorf("create %s: %w", what, err)
+			return nil, fail(err)
 		}
 	}
-	return nil, fmt.Errorf("create %s: %d attempts lost: %w", what, maxAttempts, ErrConflict)
+	err = ErrConflict
+	if unknown {
+		err = ErrUnknownOutcome
+	}
+	return nil, fmt.Errorf("create %s: %d attempts lost: %w", what, maxAttempts, err)
 }
 
 func deleting(value []byte) bool {

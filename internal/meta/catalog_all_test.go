@@ -280,3 +280,23 @@ func TestCatalogCreateTakesTheOverflowThatIsThere(t *testing.T) {
 		t.Fatalf("%+v, %v; given %+v", have, err, defs[0].Stream)
 	}
 }
+
+// What was written is not said to be undone because it cannot be read then.
+func TestCatalogCreateAllKeepsAnUnknownOutcome(t *testing.T) {
+	ctx := context.Background()
+	c, m := newCatalog(t)
+	create(t, c)
+	lost := false
+	m.SetFault(func(call meta.Call) meta.Fault {
+		if lost {
+			return meta.Fault{Refuse: true}
+		}
+		lost = call.Method == "txn"
+		return meta.Fault{LoseAnswer: lost}
+	})
+	if _, err := c.CreateAll(ctx, several(1)); !errors.Is(err, meta.ErrUnknownOutcome) || !errors.Is(err, meta.ErrUnavailable) {
+		t.Fatal(err)
+	}
+	m.SetFault(nil)
+	wantNames(t, c, "s0", "c")
+}
