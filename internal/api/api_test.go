@@ -68,14 +68,19 @@ func newFixture(t *testing.T) *fixture {
 type catalogStreams struct {
 	*meta.Catalog
 	err     error
-	damaged bool // the second shard of each
+	waiting error // for what is made
+	damaged bool  // the second shard of each
 }
 
 func (c *catalogStreams) CreateAll(ctx context.Context, defs []meta.Definition) ([]bool, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	return c.Catalog.CreateAll(ctx, defs)
+	created, err := c.Catalog.CreateAll(ctx, defs)
+	if err == nil && c.waiting != nil {
+		err = &meta.ItemError{Index: len(defs) - 1, Err: c.waiting}
+	}
+	return created, err
 }
 
 func (c *catalogStreams) DeleteStream(ctx context.Context, tenant, namespace, name string) error {

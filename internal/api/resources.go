@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/meta"
@@ -148,10 +149,14 @@ func outOfService(err error) bool {
 
 // create makes what is defined, all of it or nothing, and takes it back when a shard of it
 // could not be made for a reason that is one to withdraw: it is out of service, and of
-// what was asked for, that is missing.
+// what was asked for, that is missing. What is made and could not be waited for stays, for
+// others may have written to it by then, and is not said to be undone.
 func (q *request) create(defs []meta.Definition, withdraw func(error) bool) (created []bool, err error) {
 	created, err = q.Streams.CreateAll(q.http.Context(), defs)
 	if err != nil {
+		if slices.Contains(created, true) {
+			err = unawaited(err)
+		}
 		return nil, err
 	}
 	var made []meta.Definition
@@ -175,6 +180,22 @@ func (q *request) create(defs []meta.Definition, withdraw func(error) bool) (cre
 			fmt.Sprintf("shards could not be made (%v) and what was made could not be taken back (%v): look, and delete or reopen what is there", failed.Err, err)}
 	}
 	return nil, failed
+}
+
+// unawaited is the answer when all are made and the waiting for one of them ended early.
+func unawaited(err error) error {
+	cause := err
+	item, ok := errors.AsType[*meta.ItemError](err)
+	if ok {
+		cause = item.Err
+	}
+	said, _ := answerOf(cause)
+	err = &apiError{http.StatusGatewayTimeout, "outcome_unknown",
+		"made, with all that was asked for, and not known to be served yet (" + said.message + "): look before trying again"}
+	if ok {
+		err = &meta.ItemError{Index: item.Index, Err: err}
+	}
+	return err
 }
 
 // unmade is why a shard of what was just made is out of service, after another attempt;

@@ -277,3 +277,34 @@ func TestResourcesThatCannotBeTakenBackAreNamed(t *testing.T) {
 	require.Contains(t, got["message"], "streams[1]: shards could not be made (stream b: still damaged) and what was made could not be taken back")
 	f.requireThere([]string{"a", "b"}, nil)
 }
+
+// What was made is not said to be undone when the waiting for it ends; of what was there
+// already the plain error is true.
+func TestResourcesThatAreNotAwaitedAreMade(t *testing.T) {
+	for cause, want := range map[error]string{
+		context.DeadlineExceeded: "the request was given up",
+		broker.ErrDraining:       "shutting down",
+		meta.ErrUnavailable:      "unavailable",
+	} {
+		f := newFixture(t)
+		token := f.all()
+		f.streams.waiting = cause
+		body := `{"streams":[{"stream":"a"}],"caches":[{"cache":"b"}]}`
+		status, got := f.do("POST", resources, token, body)
+		require.Equal(t, 504, status, got)
+		require.Equal(t, "outcome_unknown", got["code"])
+		require.Contains(t, got["message"], "caches[0]: made, with all that was asked for")
+		require.Contains(t, got["message"], want)
+		f.requireThere([]string{"a"}, []string{"b"})
+		status, got = f.do("POST", streams, token, `{"stream":"c"}`)
+		require.Equal(t, 504, status, got)
+		require.Equal(t, "outcome_unknown", got["code"])
+		f.requireThere([]string{"a", "c"}, []string{"b"})
+
+		status, got = f.do("POST", resources, token, body)
+		require.Equal(t, 503, status, got)
+		f.streams.waiting = nil
+		status, got = f.do("POST", resources, token, body)
+		require.Equal(t, 200, status, got)
+	}
+}

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 
 	"github.com/felixlog/felix/internal/meta"
 )
@@ -9,7 +10,9 @@ import (
 // CreateAll writes streams and caches to the catalog, all of them or none, and waits until
 // they are served here. created says which were not there already; the definitions get
 // what [meta.Catalog.CreateAll] gives them. An error about one of them is a
-// *meta.ItemError. ctx ends the waiting, not the creation.
+// *meta.ItemError. ctx ends the waiting, not the creation: with created not nil an error
+// says that all are made, and why they were not waited for. One that is removed while it
+// is waited for was made all the same.
 func (b *Broker) CreateAll(ctx context.Context, defs []meta.Definition) (created []bool, err error) {
 	if b.draining.Load() {
 		return nil, ErrDraining
@@ -24,7 +27,7 @@ func (b *Broker) CreateAll(ctx context.Context, defs []meta.Definition) (created
 		return nil, err
 	}
 	for i, d := range defs {
-		if err := b.awaitServed(ctx, d); err != nil {
+		if err := b.awaitServed(ctx, d); err != nil && !errors.Is(err, meta.ErrNotFound) {
 			return created, &meta.ItemError{Index: i, Err: err}
 		}
 	}
@@ -39,11 +42,19 @@ func (b *Broker) check(d meta.Definition) error {
 }
 
 // RemoveAll takes back what CreateAll made, all of it at once, and waits until it is not
-// served here any more. ctx ends the waiting, not the removal.
+// served here any more. ctx or a stop of the broker ends the waiting, not the removal, and
+// is no error: none of it is in the catalog.
 func (b *Broker) RemoveAll(ctx context.Context, defs []meta.Definition) error {
-	return b.withdraw(ctx, defs, func() error {
-		return b.o.Catalog.RemoveAll(context.WithoutCancel(ctx), defs)
+	removed := false
+	err := b.withdraw(ctx, defs, func() error {
+		err := b.o.Catalog.RemoveAll(context.WithoutCancel(ctx), defs)
+		removed = err == nil
+		return err
 	})
+	if removed {
+		return nil
+	}
+	return err
 }
 
 // CreateStream is CreateAll of one stream.

@@ -131,3 +131,40 @@ func TestSeveralAreMadeAfterAKill(t *testing.T) {
 	require.NoError(t, err)
 	requireServed(t, w.open(), defs, true)
 }
+
+// One that is removed while it is waited for was made, as the others were.
+func TestOneThatIsRemovedWhileItIsAwaitedWasMade(t *testing.T) {
+	w := newWorld(t)
+	b := w.open()
+	defs := several(3)
+	var written, gone atomic.Bool
+	w.store.SetFault(func(c meta.Call) meta.Fault {
+		if c.Method == "txn" {
+			written.Store(true)
+		} else if written.Load() && c.Method == "get" && strings.HasSuffix(c.Key, "/s1") && gone.CompareAndSwap(false, true) {
+			if err := w.catalog.DeleteStream(context.Background(), defs[1].FullName()); err != nil {
+				t.Error(err)
+			}
+		}
+		return meta.Fault{}
+	})
+	created, err := b.CreateAll(deadline(t), defs)
+	require.NoError(t, err)
+	require.True(t, gone.Load())
+	require.NotContains(t, created, false)
+	requireServed(t, b, []meta.Definition{defs[0], defs[2], defs[3]}, true)
+}
+
+// What is out of the catalog is taken back, though nobody waits until it is not served.
+func TestWhatIsTakenBackNeedNotBeAwaited(t *testing.T) {
+	w := newWorld(t)
+	b := w.open()
+	defs := several(2)
+	_, err := b.CreateAll(deadline(t), defs)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(deadline(t))
+	cancel()
+	require.NoError(t, b.RemoveAll(ctx, defs))
+	_, err = w.catalog.GetStream(deadline(t), defs[0].FullName())
+	require.ErrorIs(t, err, meta.ErrNotFound)
+}
