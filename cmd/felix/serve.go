@@ -30,6 +30,11 @@ func (e *environment) serveCommand() *cobra.Command {
 }
 
 func (e *environment) serve(c *cobra.Command) error {
+	// From the first moment on, since a hang-up that nobody takes ends the process: one
+	// that comes during the start waits for its end.
+	hangups := make(chan os.Signal, 1) // those that come while one waits ask for the same
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	cfg, err := e.settings(c)
 	if err != nil {
 		return err
@@ -56,14 +61,10 @@ func (e *environment) serve(c *cobra.Command) error {
 	}
 	log.Info("serving", "clients", n.ClientAddr(), "http", n.HTTPURL(), "data", cfg.Options.Data, "version", version(), "pid", os.Getpid())
 
-	hangups := make(chan os.Signal, 1) // those that come while one waits ask for the same
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
 	var failure error
 	for running := true; running; {
 		select {
 		case <-hangups:
-			log.Info("certificates and keys are read again")
 			n.Reload()
 			continue
 		case <-ctx.Done():

@@ -1,16 +1,30 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
+
+// hungUp waits until the broker has answered a hang-up, which the timer's looks do not say.
+func (b *serving) hungUp() {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool {
+		return strings.Contains(b.Tail(), `"msg":"certificates and keys were looked at, as was asked for"`)
+	}, patience, time.Millisecond)
+}
 
 // A hang-up has certificates and keys read again, and ends nothing.
 func TestHangUpReadsCertificatesAgain(t *testing.T) {
@@ -23,12 +37,71 @@ func TestHangUpReadsCertificatesAgain(t *testing.T) {
 		return c.ConnectionState().PeerCertificates[0]
 	}
 	first := served()
-	// A certificate that is gone is made anew, which the timer would see to only later.
+	// A certificate that is gone is made anew.
 	require.NoError(t, os.Remove(filepath.Join(s.dir, "felix-data", "tls", "server.crt")))
 	require.NoError(t, broker.Signal(syscall.SIGHUP))
-	began := time.Now()
-	require.Eventually(t, func() bool { return !served().Equal(first) }, patience, time.Millisecond)
-	t.Logf("after %s", time.Since(began))
+	broker.hungUp()
+	require.False(t, served().Equal(first))
 	s.ok("stream", "create", "orders", "--durable")
 	s.ok("pub", "orders", "still here")
+}
+
+// A hang-up during the start ends nothing either, and is answered once the broker serves.
+func TestHangUpDuringTheStart(t *testing.T) {
+	s := newShell(t)
+	// A pipe as the file of settings holds the start up for as long as nobody writes to it.
+	settings, pid := filepath.Join(s.dir, "settings.yaml"), filepath.Join(s.dir, "pid")
+	require.NoError(t, syscall.Mkfifo(settings, 0o600))
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command("/bin/sh", "-c", `echo $$ >"$0" && exec "$@"`, pid, self, "serve", "--config", settings,
+		"--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--log-format", "json")
+	cmd.Dir = s.dir
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	hungUp := make(chan error, 1)
+	go func() {
+		err := hangUpReader(ctx, settings, pid)
+		if err != nil {
+			cancel() // it would wait for its settings
+		}
+		hungUp <- err
+	}()
+	c, err := spawn(ctx, cmd, s.dir, s.env)
+	cancel()
+	require.NoError(t, err)
+	broker := &serving{c, t}
+	t.Cleanup(func() { require.NoError(t, broker.Kill()) })
+	require.NoError(t, <-hungUp)
+	broker.hungUp()
+}
+
+// hangUpReader waits until the process that the file pid names has opened the pipe, sends
+// it a hang-up, and only then lets it read on.
+func hangUpReader(ctx context.Context, pipe, pid string) error {
+	var w *os.File
+	for w == nil {
+		var err error
+		w, err = os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		switch {
+		case err == nil:
+		case errors.Is(err, syscall.ENXIO) && ctx.Err() == nil: // no reader yet
+			runtime.Gosched()
+		default:
+			return errors.Join(err, ctx.Err())
+		}
+	}
+	raw, err := os.ReadFile(pid)
+	if err != nil {
+		return errors.Join(err, w.Close())
+	}
+	reader, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return errors.Join(err, w.Close())
+	}
+	if err := syscall.Kill(reader, syscall.SIGHUP); err != nil {
+		return errors.Join(err, w.Close())
+	}
+	_, err = w.WriteString("storage:\n  min_free: 0\n")
+	return errors.Join(err, w.Close())
 }

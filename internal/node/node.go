@@ -399,9 +399,12 @@ func (n *Node) reload() {
 		case <-n.stopped.Done():
 			return
 		case <-looks:
+			n.look()
 		case <-n.asked:
+			n.look()
+			// What of it was not to be had, or was replaced, is said by then.
+			n.log.Info("certificates and keys were looked at, as was asked for")
 		}
-		n.look()
 	}
 }
 
