@@ -6,12 +6,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
+	"github.com/felixlog/felix/internal/testkit/leak"
 	"github.com/felixlog/felix/storage/vfs"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // A directory is one process's by whichever path; the file says whose, if it says.
 func TestTake(t *testing.T) {
