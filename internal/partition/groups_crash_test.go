@@ -41,8 +41,15 @@ type groupHistory struct {
 	// did not come.
 	settled, discarded, letters, asked map[string]bool
 	attempts                           map[string]uint32
-	redriven                           map[string]bool // attempts may begin again
-	held                               []GroupRecord
+	redriven                           map[string]bool  // attempts may begin again
+	passed                             map[string]bool  // below where the group was set to
+	until                              map[string]int64 // when an extended claim ends, of this life
+	// excused: a seek that a power cut may have taken back left it open whether the group
+	// comes by.
+	excused          map[string]bool
+	seeks            bool // are drawn in this history
+	extended, sought int
+	held             []GroupRecord
 }
 
 const groupAttempts = 3
@@ -58,7 +65,7 @@ func (h *groupHistory) open() error {
 	if h.p, err = Open(deadline(h.t), "/shard", o); err != nil {
 		return err
 	}
-	h.held = nil
+	h.held, h.until = nil, map[string]int64{} // claims do not outlive the process
 	h.groups, err = h.p.Groups(deadline(h.t))
 	return err
 }
@@ -69,7 +76,7 @@ func (h *groupHistory) do(op GroupOp) error {
 
 // step does one thing. An error ends the life: the power is gone.
 func (h *groupHistory) step() error {
-	switch n := h.rnd.IntN(20); {
+	switch n := h.rnd.IntN(23); {
 	case n < 5 || h.idle:
 		var batch []string
 		for range 1 + h.rnd.IntN(8) {
@@ -101,8 +108,62 @@ func (h *groupHistory) step() error {
 			return err
 		}
 		return h.trim()
+	case n < 22 && len(h.held) > 0:
+		return h.extend(h.held[h.rnd.IntN(len(h.held))])
+	case n == 22 && h.seeks:
+		return h.seek()
 	}
 	return nil
+}
+
+// extend moves the end of a claim that stands, further away or nearer.
+func (h *groupHistory) extend(r GroupRecord) error {
+	by := time.Duration(1+h.rnd.IntN(20)) * time.Second
+	var stands time.Duration
+	err := h.do(func(now segment.Micros, g *queue.Group, _, tail storage.Offset) (err error) {
+		stands, err = g.Extend(now, r.Offset, r.Attempts, by, tail)
+		return err
+	})
+	if errors.Is(err, queue.ErrStale) {
+		return nil
+	}
+	if err == nil {
+		require.Equal(h.t, by, stands, h.label)
+		h.until[string(r.Payload)] = h.clock.Load() + by.Milliseconds()
+		h.extended++
+	}
+	return err
+}
+
+// seek sets the group to some offset: what is at or above it begins anew, what is below is
+// passed, but for dead letters, and no claim stands. A seek without an answer leaves
+// nothing certain of the records that are there.
+func (h *groupHistory) seek() error {
+	var to storage.Offset
+	err := h.do(func(_ segment.Micros, g *queue.Group, head, tail storage.Offset) error {
+		to = head + storage.Offset(h.rnd.Int64N(int64(tail-head)+1))
+		moved, err := g.Seek(to, head, tail, false)
+		require.True(h.t, moved || err != nil, h.label)
+		return err
+	})
+	h.held, h.until = nil, map[string]int64{}
+	for o, v := range h.at {
+		if delete(h.asked, v); err != nil || !h.strict {
+			h.excused[v] = true
+		}
+		h.passed[v] = err == nil && o < to && !h.letters[v]
+		if err != nil || o >= to {
+			delete(h.settled, v)
+			delete(h.discarded, v)
+			delete(h.letters, v)
+			delete(h.attempts, v)
+		}
+		delete(h.redriven, v) // void, too
+	}
+	if err == nil {
+		h.sought++
+	}
+	return err
 }
 
 // poll takes records and checks that none of them is one it may not get.
@@ -124,9 +185,15 @@ func (h *groupHistory) delivered(r GroupRecord) {
 		require.Equal(h.t, want, v, "%s: record %d", h.label, r.Offset)
 	}
 	require.LessOrEqual(h.t, r.Attempts, uint32(groupAttempts), "%s: record %d", h.label, r.Offset)
+	require.GreaterOrEqual(h.t, h.clock.Load(), h.until[v], "%s: record %d is claimed until then", h.label, r.Offset)
+	delete(h.until, v)
 	if !h.strict {
 		return
 	}
+	if h.redriven[v] {
+		delete(h.passed, v) // it is the group's again
+	}
+	require.False(h.t, h.passed[v], "%s: record %d is below where the group was set to", h.label, r.Offset)
 	require.False(h.t, h.settled[v], "%s: record %d was acked and is delivered", h.label, r.Offset)
 	require.False(h.t, h.discarded[v], "%s: record %d was discarded and is delivered", h.label, r.Offset)
 	require.False(h.t, h.letters[v], "%s: record %d is a dead letter and is delivered", h.label, r.Offset)
@@ -141,6 +208,7 @@ func (h *groupHistory) delivered(r GroupRecord) {
 // error.
 func (h *groupHistory) settle(r GroupRecord, how int) error {
 	v := string(r.Payload)
+	delete(h.until, v)
 	var err error
 	switch {
 	case how < 13:
@@ -198,7 +266,7 @@ func (h *groupHistory) operate() error {
 // let its record go meanwhile.
 func (h *groupHistory) letter(l Letter) string {
 	v, was := string(l.Payload), h.at[l.Offset]
-	if v == "" && !h.strict && (h.settled[was] || h.discarded[was] || h.asked[was]) {
+	if v == "" && !h.strict && (h.settled[was] || h.discarded[was] || h.asked[was] || h.excused[was]) {
 		return was
 	}
 	require.NotEmpty(h.t, v, "%s: dead letter %d has lost its payload", h.label, l.Offset)
@@ -248,14 +316,16 @@ func (h *groupHistory) end(power bool) {
 		h.at[o] = v
 	}
 	if !h.idle {
-		h.books()
+		require.NoError(h.t, h.books(), h.label)
 	}
 }
 
-func (h *groupHistory) books() {
-	require.NoError(h.t, h.do(func(now segment.Micros, g *queue.Group, head, tail storage.Offset) error {
-		return g.Stats(now, head, tail).Check()
-	}), h.label)
+// books checks that every record is in one state. An error is of asking for it.
+func (h *groupHistory) books() error {
+	return h.do(func(now segment.Micros, g *queue.Group, head, tail storage.Offset) error {
+		require.NoError(h.t, g.Stats(now, head, tail).Check(), h.label)
+		return nil
+	})
 }
 
 // drain delivers and acks all that is left, and finds each record of the stream: acked at
@@ -282,7 +352,7 @@ func (h *groupHistory) drain() {
 		seen[h.letter(l)] = true
 	}
 	for o, v := range h.at {
-		if o >= head && !seen[v] && !h.settled[v] && !h.asked[v] && !h.discarded[v] {
+		if o >= head && !seen[v] && !h.passed[v] && !h.excused[v] && !h.settled[v] && !h.asked[v] && !h.discarded[v] {
 			var st queue.Stats
 			require.NoError(h.t, h.do(func(now segment.Micros, g *queue.Group, head, tail storage.Offset) error {
 				st = g.Stats(now, head, tail)
@@ -291,7 +361,7 @@ func (h *groupHistory) drain() {
 			h.t.Fatalf("%s: record %d was never settled and is not delivered: head %d, %+v", h.label, o, head, st)
 		}
 	}
-	h.books()
+	require.NoError(h.t, h.books(), h.label)
 }
 
 // TestGroupsAcrossCrashes lets machine or process die at any moment of a group's life, in
@@ -301,6 +371,7 @@ func (h *groupHistory) drain() {
 // record that is left is delivered all the same, at most as often as allowed after the
 // last thing that lasted.
 func TestGroupsAcrossCrashes(t *testing.T) {
+	extended, sought := 0, 0
 	for seed := range seeds(60) {
 		power := seed%2 == 0
 		mode := []storage.FsyncMode{storage.OnCommit, storage.None, storage.Periodic}[seed/2%3]
@@ -308,7 +379,7 @@ func TestGroupsAcrossCrashes(t *testing.T) {
 			t: t, label: fmt.Sprintf("seed %d, %v, power %v", seed, mode, power), rnd: rand.New(rand.NewPCG(uint64(seed), 7)),
 			strict: !power || mode == storage.OnCommit, d: disk.NewStrict(uint64(seed), disk.Options{}),
 			at: map[storage.Offset]string{}, settled: map[string]bool{}, discarded: map[string]bool{}, asked: map[string]bool{},
-			letters: map[string]bool{}, attempts: map[string]uint32{}, redriven: map[string]bool{},
+			letters: map[string]bool{}, attempts: map[string]uint32{}, redriven: map[string]bool{}, passed: map[string]bool{}, excused: map[string]bool{}, seeks: seed/6%2 == 0,
 		}
 		h.clock.Store(1_000_000)
 		h.opts = func() (Options, GroupsOptions) {
@@ -325,7 +396,11 @@ func TestGroupsAcrossCrashes(t *testing.T) {
 		for range 3 {
 			h.d.StopAfter(h.rnd.IntN(250))
 			for range 80 {
-				if err := h.step(); err != nil {
+				err := h.step()
+				if err == nil && !h.idle {
+					err = h.books()
+				}
+				if err != nil {
 					require.True(t, h.d.Off(), "%s: %v", h.label, err)
 					break
 				}
@@ -334,7 +409,10 @@ func TestGroupsAcrossCrashes(t *testing.T) {
 		}
 		h.drain()
 		require.NoError(t, h.p.Close(context.Background()))
+		extended, sought = extended+h.extended, sought+h.sought
 	}
+	require.Greater(t, extended, 10)
+	require.Greater(t, sought, 10)
 }
 
 // TestAGroupPastTheEndOfItsStreamIsSetBackForGood cuts the power where the groups' log has
