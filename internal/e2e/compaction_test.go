@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +23,7 @@ import (
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/cache"
 	"github.com/felixlog/felix/storage/segment"
+	"github.com/felixlog/felix/storage/vfs"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -127,6 +131,58 @@ func (o *overwritten) during(writers *sync.WaitGroup, f func() bool) {
 	}
 }
 
+// compactionKill is what a process says before it ends itself.
+const compactionKill = "killed while a compaction reads"
+
+// compactionPages is a file system that ends the process when a compaction reads: nothing
+// else reads so much of a cache's segment at once, once the recovery is over.
+type compactionPages struct {
+	vfs.FS
+	at    int64
+	armed atomic.Bool
+	read  atomic.Int64
+}
+
+func (c *compactionPages) OpenFile(name string, flag vfs.Flag) (vfs.File, error) {
+	f, err := c.FS.OpenFile(name, flag)
+	if err == nil && filepath.Ext(name) == ".log" && strings.Contains(name, "/caches/") {
+		f = &compactionFile{File: f, pages: c}
+	}
+	return f, err
+}
+
+type compactionFile struct {
+	vfs.File
+	pages *compactionPages
+}
+
+func (f *compactionFile) ReadAt(p []byte, off int64) (int, error) {
+	if c := f.pages; len(p) >= 64<<10 && c.armed.Load() && c.read.Add(1) == c.at {
+		fmt.Fprintln(os.Stderr, compactionKill)
+		if err := syscall.Kill(os.Getpid(), syscall.SIGKILL); err != nil {
+			panic(err)
+		}
+		select {}
+	}
+	return f.File.ReadAt(p, off)
+}
+
+// ended says whether the process has ended by itself.
+func (p *process) ended() bool {
+	conn, err := net.Dial("tcp", p.clients)
+	if err == nil {
+		conn.Close()
+	}
+	return err != nil
+}
+
+// reap takes note of a process that has ended by a signal.
+func (p *process) reap() {
+	p.t.Helper()
+	require.Error(p.t, p.cmd.Wait())
+	p.cmd = nil
+}
+
 // check reads some keys and finds in each the last writing that was answered, or a later
 // one that was sent.
 func (o *overwritten) check(n int, r *rand.Rand, get func(string) (string, bool)) {
@@ -204,37 +260,34 @@ func TestCompactionUnderKills(t *testing.T) {
 	settled("written")
 	o.check(keys, r, get)
 
-	// At least so many kills, and more until compaction has let a segment go between two of
-	// them: on a fast machine it does so at the start after one.
-	moved, killed := 0, 0
-	_, first := o.segments()
-	for ; killed < kills || moved == 0 && killed < 20*kills; killed++ {
-		writers := o.round()
-		// Compaction goes on while the log grows: the oldest segment goes, then the kill
-		// comes somewhere in the rewriting of the next.
-		o.during(writers, func() bool {
-			o.check(1, r, get)
-			_, now := o.segments()
-			return now == first
-		})
-		if _, now := o.segments(); now != first {
-			moved, first = moved+1, now
-		}
-		for range r.IntN(200) {
-			o.check(1, r, get)
-		}
-		p.kill()
-		writers.Wait()
+	// Each kill falls into a compaction: the process ends itself at one of the pages that
+	// compaction reads, while the log grows.
+	p.stop()
+	for killed := range kills {
+		p.KillAtPage = 1 + r.Int64N(12)
 		p.start()
 		// Reading the log of a million keys in takes longer than a client is patient.
+		require.Eventually(t, func() bool {
+			_, _, err := k.Get(soon(t), overwrittenKey(0))
+			return err == nil || p.ended()
+		}, 5*time.Minute, 10*time.Millisecond)
+		rounds := 0
+		for ; !p.ended(); rounds++ {
+			require.Less(t, rounds, 50, "compaction does not run")
+			o.round().Wait()
+		}
+		p.reap()
+		require.Contains(t, p.stderr.String(), compactionKill, "kill %d", killed)
+		p.KillAtPage = 0
+		p.start()
 		require.Eventually(t, func() bool {
 			_, _, err := k.Get(soon(t), overwrittenKey(0))
 			return err == nil
 		}, 5*time.Minute, 10*time.Millisecond)
 		o.check(min(keys, 2000), r, get)
+		p.stop()
 	}
-	t.Logf("killed %d times, and compaction let a segment go before %d of them", killed, moved)
-	require.Positive(t, moved, "compaction did not run")
+	p.start()
 	o.round().Wait()
 	settled("killed")
 	o.check(keys, r, get)

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"github.com/felixlog/felix/internal/config"
 	"github.com/felixlog/felix/internal/node"
 	"github.com/felixlog/felix/internal/testkit/leak"
+	"github.com/felixlog/felix/storage/vfs"
 )
 
 // patience bounds every wait of a test: far more than anything takes.
@@ -51,6 +53,9 @@ type settings struct {
 	StorageDir        string // of the shards; empty: in the data directory
 	// DataLimit is how much memory of its own the process may map, in bytes: 0 sets no limit.
 	DataLimit uint64
+	// KillAtPage has the process kill itself when a compaction that began after it was ready
+	// reads its so manieth page; 0 does not.
+	KillAtPage int64
 }
 
 func (s *settings) options() node.Options {
@@ -76,11 +81,23 @@ func serve(options string) error {
 			return err
 		}
 	}
-	n, err := node.Start(context.Background(), s.options())
+	o := s.options()
+	var pages *compactionPages
+	if s.KillAtPage > 0 {
+		pages = &compactionPages{FS: vfs.OS(), at: s.KillAtPage}
+		o.FS = pages
+	}
+	n, err := node.Start(context.Background(), o)
 	if err != nil {
 		return err
 	}
 	fmt.Println(n.ClientAddr(), n.HTTPURL())
+	if pages != nil {
+		for !n.Ready().Ready {
+			runtime.Gosched()
+		}
+		pages.armed.Store(true)
+	}
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
 		return err
 	}
