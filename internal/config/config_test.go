@@ -138,6 +138,8 @@ func TestRefused(t *testing.T) {
 		{name: "no storage but on_commit", flags: map[string]string{"storage": "none", "storage-fsync-mode": "on_commit"}, want: []string{"exclude each other", "on_commit"}},
 		{name: "repair of flushed records", flags: map[string]string{"storage-repair-checksum-tail": "true", "storage-fsync-mode": "on_commit"}, want: []string{"exclude each other", "acknowledged"}},
 		{name: "record over frame in base64", flags: map[string]string{"storage-max-record-bytes": "12MiB"}, want: []string{"does not fit limits.frame_bytes 16MiB"}},
+		{name: "page over frame", flags: map[string]string{"limits-read-page-bytes": "5MiB", "limits-frame-bytes": "4MiB", "storage-max-record-bytes": "1MiB"}, want: []string{"limits.read_page_bytes 5MiB does not fit limits.frame_bytes 4MiB", "give at most 4MiB"}},
+		{name: "poll over a client's frame", flags: map[string]string{"limits-poll-bytes": "32MiB", "limits-frame-bytes": "128MiB"}, want: []string{"limits.poll_bytes 32MiB does not fit limits.frame_bytes 128MiB, or the frame of 16MiB", "give at most 12240KiB"}},
 		{name: "record over frame", flags: map[string]string{"storage-max-record-bytes": "16MiB"}, want: []string{"does not fit limits.frame_bytes 16MiB"}},
 		{name: "half a certificate", flags: map[string]string{"tls-cert": "a.pem"}, want: []string{"tls.cert and tls.key belong together"}},
 		{name: "open address", flags: map[string]string{"listen": "0.0.0.0:5000"}, want: []string{"listen 0.0.0.0:5000", "other machines", "tls.cert"}},

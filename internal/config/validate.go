@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+
+	"github.com/felixlog/felix/wire"
 )
 
 // Validate refuses what cannot work together. It looks at no file.
@@ -60,6 +62,16 @@ func (o *Options) Validate() error {
 	// A record travels in one frame with its names and counts; 64 KiB covers both.
 	if st.MaxRecordBytes > MostRecordBytes(li.FrameBytes) {
 		bad("storage.max_record_bytes %s does not fit limits.frame_bytes %s in base64 with 64KiB beside it", FormatBytes(st.MaxRecordBytes), FormatBytes(li.FrameBytes))
+	}
+	for _, page := range []struct {
+		path  string
+		bytes int64
+	}{{"limits.read_page_bytes", li.ReadPageBytes}, {"limits.poll_bytes", li.PollBytes}} {
+		// The default is brought within a small frame, what somebody asks for is not.
+		if most := max(MostPageBytes(li.FrameBytes), defaultPageBytes); page.bytes > most {
+			bad("%s %s does not fit limits.frame_bytes %s, or the frame of %s that clients take by default, in base64 with 64KiB beside it: give at most %s",
+				page.path, FormatBytes(page.bytes), FormatBytes(li.FrameBytes), FormatBytes(wire.DefaultMaxFrame), FormatBytes(most))
+		}
 	}
 	if li.PreauthFrameBytes > li.FrameBytes {
 		bad("limits.preauth_frame_bytes %s is above limits.frame_bytes %s", FormatBytes(li.PreauthFrameBytes), FormatBytes(li.FrameBytes))
@@ -128,4 +140,13 @@ const frameOverhead = 64 << 10
 // it has: a read or a poll answers in base64, which takes four bytes for three.
 func MostRecordBytes(frameBytes int64) int64 {
 	return max(0, frameBytes-frameOverhead) / 4 * 3
+}
+
+// defaultPageBytes is what the table has for pages and polls.
+const defaultPageBytes = 4 << 20
+
+// MostPageBytes is the most payload of a page or a poll of several records: a client that
+// is not set otherwise ends a connection whose frames are above wire.DefaultMaxFrame.
+func MostPageBytes(frameBytes int64) int64 {
+	return MostRecordBytes(min(frameBytes, wire.DefaultMaxFrame))
 }

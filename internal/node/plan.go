@@ -83,8 +83,9 @@ func planOf(o *config.Options, fsys vfs.FS) (plan, error) {
 	p.broker.QueueCapacity = int(o.Streams.QueueCapacity)
 	p.broker.BlockFor = o.Streams.BlockTimeout
 	p.broker.QueueHoldBytes = o.Streams.QueueHoldBytes
-	p.broker.ReadPageBytes = int(min(li.ReadPageBytes, p.mostRecord))
-	p.broker.PollBytes = int(min(li.PollBytes, p.mostRecord))
+	page := config.MostPageBytes(li.FrameBytes)
+	p.broker.ReadPageBytes = int(min(li.ReadPageBytes, page))
+	p.broker.PollBytes = int(min(li.PollBytes, page))
 	p.broker.PollWait = li.PollWait
 	p.broker.Groups = groupsOf(&o.Groups)
 	if st.Mode == config.StorageNone {

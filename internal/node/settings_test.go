@@ -10,7 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/felixlog/felix/client"
+	"github.com/felixlog/felix/internal/config"
 	"github.com/felixlog/felix/storage/vfs"
+	"github.com/felixlog/felix/wire"
 )
 
 // The bounds of pages and polls are the operator's.
@@ -39,15 +41,59 @@ func TestAnswersAreBoundedAsSet(t *testing.T) {
 	require.Len(t, messages, 5, "records")
 }
 
-// A page or a poll is never more than a frame can carry.
+// What is set of pages and polls is brought within what a frame carries: the broker's own,
+// and that of a client which is not set otherwise.
+func TestPagesAreWithinTheFrame(t *testing.T) {
+	for frame, most := range map[int64]int64{2 << 20: config.MostRecordBytes(2 << 20), 128 << 20: config.MostRecordBytes(wire.DefaultMaxFrame)} {
+		o := testOptions(t)
+		l := &o.Config.Limits
+		l.FrameBytes, l.ReadPageBytes, l.PollBytes = frame, 64<<20, 64<<20
+		p, err := planOf(&o.Config, vfs.OS())
+		require.NoError(t, err)
+		require.EqualValues(t, most, p.broker.ReadPageBytes)
+		require.EqualValues(t, most, p.broker.PollBytes)
+		require.Less(t, most, min(frame, wire.DefaultMaxFrame)*3/4)
+	}
+}
+
+// A page or a poll is never more than a frame can carry, with all that it says of its
+// records. The client ends the connection when one is.
 func TestPagesFitTheFrame(t *testing.T) {
-	o := testOptions(t)
-	o.Config.Limits.FrameBytes, o.Config.Storage.MaxRecordBytes = 2<<20, 1<<20
-	p, err := planOf(&o.Config, vfs.OS())
+	const frame, n = 128 << 10, 1000
+	r := start(t, func(o *Options) {
+		o.Config.Limits.FrameBytes, o.Config.Storage.MaxRecordBytes = frame, config.MostRecordBytes(frame)
+	})
+	r.createStream(`{"stream":"jobs","durable":true,"kind":"Queue","store_publisher":true}`)
+	c := r.dial(client.WithMaxFrame(frame))
+	batch := make([][]byte, n)
+	for i := range batch {
+		batch[i] = fmt.Appendf(nil, "%045d", i)
+	}
+	_, err := c.PublishIf(t.Context(), "jobs", 0, batch)
 	require.NoError(t, err)
-	require.EqualValues(t, p.mostRecord, p.broker.ReadPageBytes)
-	require.EqualValues(t, p.mostRecord, p.broker.PollBytes)
-	require.Less(t, p.mostRecord, int64(2<<20)*3/4)
+	g := c.Group("jobs", "g")
+	polls := 0
+	for got := 0; got < n; polls++ {
+		messages, err := g.Poll(t.Context(), 0, n)
+		require.NoError(t, err)
+		require.NotEmpty(t, messages)
+		for _, m := range messages {
+			require.EqualValues(t, got, m.Offset)
+			require.EqualValues(t, 1, m.Attempts, "what did not fit was not delivered")
+			got++
+		}
+	}
+	require.Greater(t, polls, 1)
+	for at := uint64(0); at < n; {
+		page, err := c.Read(t.Context(), "jobs", 0, at)
+		require.NoError(t, err)
+		require.NotEmpty(t, page.Records)
+		for _, rec := range page.Records {
+			require.Equal(t, at, rec.Offset)
+			at++
+		}
+		require.Equal(t, at, page.Next)
+	}
 }
 
 // However long a poll asks to wait, it is answered in the time that is set.

@@ -99,8 +99,22 @@ func groupPoll(ctx context.Context, r *Request) {
 		r.Fail(err)
 		return
 	}
-	answer := &wire.GroupRecords{RequestID: m.RequestID, Records: make([]wire.GroupRecord, len(records))}
+	group, s := m.Group, r.s
 	times, publishers := r.Offers(wire.FeatureRecordTimestamps), r.Offers(wire.FeatureGroupPublisher)
+	giveBack := func(records []partition.GroupRecord) {
+		if err := g.GiveBack(group, records); err != nil {
+			s.server.log.Warn("claims of records that were not sent stay until they lapse", "group", group, "records", len(records), "error", err)
+		}
+	}
+	fit := s.server.fitting(len(records), func(i int) (payload, publisher []byte) {
+		if publishers {
+			publisher = records[i].Publisher
+		}
+		return records[i].Payload, publisher
+	})
+	giveBack(records[fit:])
+	records = records[:fit]
+	answer := &wire.GroupRecords{RequestID: m.RequestID, Records: make([]wire.GroupRecord, len(records))}
 	for i := range records {
 		rec := &records[i]
 		w := &answer.Records[i]
@@ -112,12 +126,7 @@ func groupPoll(ctx context.Context, r *Request) {
 			w.Publisher = string(rec.Publisher)
 		}
 	}
-	group, s := m.Group, r.s
-	s.answerOr(answer, func() {
-		if err := g.GiveBack(group, records); err != nil {
-			s.server.log.Warn("claims of records that were not sent stay until they lapse", "group", group, "records", len(records), "error", err)
-		}
-	})
+	s.answerOr(answer, func() { giveBack(records) })
 }
 
 // poll is Groups.Poll in its turn on the stream. What is ready is claimed in the burst

@@ -157,6 +157,12 @@ func streamRead(ctx context.Context, r *Request) {
 		r.failRead(err)
 		return
 	}
+	fit := r.s.server.fitting(len(page.Records), func(i int) (payload, publisher []byte) {
+		return page.Records[i].Payload, page.Records[i].Publisher
+	})
+	if fit < len(page.Records) {
+		page.Records, page.Next = page.Records[:fit], page.Records[fit].Offset
+	}
 	answer := &wire.StreamRecords{NextOffset: uint64(page.Next), RequestID: m.RequestID, Records: make([]wire.StreamRecord, len(page.Records))}
 	for i := range page.Records {
 		rec := &page.Records[i]
