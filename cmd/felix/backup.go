@@ -131,7 +131,8 @@ func newPartial(file string) (tmp *os.File, unlock func(), err error) {
 			if sameFile(tmp) {
 				return tmp, func() { lock.Close() }, nil
 			}
-			err = errors.Join(os.Remove(tmp.Name()), lock.Close())
+			_, err = removeLocked(tmp)
+			err = errors.Join(err, lock.Close())
 		case errors.Is(err, vfs.ErrLocked):
 			err = nil // that other backup is about to
 		default:
@@ -165,20 +166,44 @@ func (e *environment) removePartials(file string) error {
 			continue
 		}
 		left := filepath.Join(filepath.Dir(file), entry.Name())
-		lock, err := vfs.OS().Lock(left)
-		if errors.Is(err, vfs.ErrLocked) {
-			continue // it is being written
+		removed := false
+		f, err := os.Open(left)
+		if err == nil {
+			removed, err = removePartial(f)
+			f.Close()
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, vfs.ErrLocked), errors.Is(err, fs.ErrNotExist):
+			// It is being written, or its backup has ended.
+		case err != nil:
 			fmt.Fprintf(e.err, "%s was left by a backup that was killed, and stays: %v\n", left, err)
-			continue
+		case removed:
+			fmt.Fprintf(e.err, "removed %s, which a backup that was killed had left\n", left)
 		}
-		if err := errors.Join(os.Remove(left), lock.Close()); err != nil {
-			return err
-		}
-		fmt.Fprintf(e.err, "removed %s, which a backup that was killed had left\n", left)
 	}
 	return nil
+}
+
+// removePartial removes what a backup that was killed left, open as f; vfs.ErrLocked of
+// one that is being written. removed is false when its backup ended by itself after f was
+// opened: it had removed it, or given it its name.
+func removePartial(f *os.File) (removed bool, err error) {
+	lock, err := vfs.OS().Lock(f.Name())
+	if err != nil {
+		return false, err
+	}
+	removed, err = removeLocked(f)
+	return removed, errors.Join(err, lock.Close())
+}
+
+// removeLocked removes the file that f was opened as, or what its lock made in its place,
+// empty, once it had gone: removed is false then.
+func removeLocked(f *os.File) (removed bool, err error) {
+	same := sameFile(f)
+	if err := os.Remove(f.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return same, nil
 }
 
 // download copies a backup, and says how far it is and why it ended early.

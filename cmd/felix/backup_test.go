@@ -21,6 +21,7 @@ import (
 	"github.com/felixlog/felix/client"
 	"github.com/felixlog/felix/internal/api"
 	"github.com/felixlog/felix/internal/archive"
+	"github.com/felixlog/felix/storage/vfs"
 )
 
 func (s *shell) dial() *client.Client {
@@ -432,6 +433,54 @@ func TestWhatAKilledBackupLeft(t *testing.T) {
 	require.NoError(t, second.Process.Signal(os.Interrupt))
 	require.Error(t, second.Wait())
 	require.NoFileExists(t, written, "one that is interrupted removes its own")
+}
+
+// A backup that ends by itself while another looks for what was left is not taken for one
+// that was killed, and the other goes on.
+func TestABackupThatEndsIsNotLeft(t *testing.T) {
+	for name, ends := range map[string]func(partial, file string) error{
+		"named by a link":     func(partial, file string) error { return errors.Join(os.Link(partial, file), os.Remove(partial)) },
+		"named by a renaming": os.Rename,
+		"given up":            func(partial, _ string) error { return os.Remove(partial) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			file := filepath.Join(dir, "felix.tar")
+			tmp, unlock, err := newPartial(file)
+			require.NoError(t, err)
+			defer tmp.Close()
+			_, err = tmp.WriteString("backup")
+			require.NoError(t, err)
+			f, err := os.Open(tmp.Name())
+			require.NoError(t, err)
+			defer f.Close()
+			_, err = removePartial(f)
+			require.ErrorIs(t, err, vfs.ErrLocked)
+			require.NoError(t, ends(tmp.Name(), file))
+			unlock()
+			removed, err := removeLocked(f)
+			require.NoError(t, err, "locked by who had opened it before")
+			require.False(t, removed)
+			removed, err = removePartial(f)
+			require.NoError(t, err)
+			require.False(t, removed)
+			require.NoFileExists(t, tmp.Name())
+			if name != "given up" {
+				have, err := os.ReadFile(file)
+				require.NoError(t, err)
+				require.Equal(t, "backup", string(have))
+			}
+		})
+	}
+	killed := filepath.Join(t.TempDir(), "felix.tar.partial-17")
+	require.NoError(t, os.WriteFile(killed, nil, 0o600))
+	f, err := os.Open(killed)
+	require.NoError(t, err)
+	defer f.Close()
+	removed, err := removePartial(f)
+	require.NoError(t, err)
+	require.True(t, removed)
+	require.NoFileExists(t, killed)
 }
 
 // What cannot be restored is refused before anything is written.
