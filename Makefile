@@ -13,7 +13,7 @@ SOAK_TIME ?= 1h
 SOAK_OUT ?= out/soak
 BENCH_ARGS ?=
 
-.PHONY: build test vet race interop crash crash-sim compaction recovery sim soak fuzz bench guards cases
+.PHONY: build test vet race interop crash crash-sim compaction recovery sim soak fuzz bench guards cases deploy deploy-unit
 
 build:
 	$(GO) build -o felix ./cmd/felix
