@@ -46,17 +46,17 @@ func (c *command) readOnlyFlag(cmd *cobra.Command) {
 }
 
 // locked runs f while nobody else has the directory, or a root that it lies in. write:
-// f may change what is in it.
-func (c *command) locked(write bool, f func() error) (err error) {
+// f may change what is in it, and calls note once it has opened the log there.
+func (c *command) locked(write bool, f func(note func() error) error) (err error) {
 	if c.readOnly {
-		return f()
+		return f(nil)
 	}
 	lock, err := lockRoot(vfs.OS(), c.dir, write)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	return f()
+	return f(lock.note)
 }
 
 // bytesText prints a number of bytes for people.

@@ -42,7 +42,7 @@ func dumpCommand() *cobra.Command {
 			default:
 				return usagef("--payload %q is none of none, text, hex, full", o.payload)
 			}
-			return c.locked(false, func() error { return c.dump(cmd, o) })
+			return c.locked(false, func(func() error) error { return c.dump(cmd, o) })
 		},
 	}
 	c.flags(cmd, "shard directory, or a file in one")

@@ -34,14 +34,14 @@ func sealCommand() *cobra.Command {
 			if _, err := shardDirs(vfs.OS(), c.dir); err != nil {
 				return err
 			}
-			return c.locked(true, func() error { return c.seal(cmd) })
+			return c.locked(true, func(note func() error) error { return c.seal(cmd, note) })
 		},
 	}
 	c.flags(cmd, "shard directory")
 	return cmd
 }
 
-func (c *command) seal(cmd *cobra.Command) (err error) {
+func (c *command) seal(cmd *cobra.Command, note func() error) (err error) {
 	lo := logOptions{fsync: "none", segmentBytes: storage.DefaultSegmentBytes, interval: storage.DefaultFsyncInterval, preallocate: true}
 	o, err := lo.storage(c.dir)
 	if err != nil {
@@ -53,6 +53,9 @@ func (c *command) seal(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close(context.WithoutCancel(ctx))) }()
+	if err := note(); err != nil {
+		return err
+	}
 	s, err := log.Seal(ctx)
 	if err != nil {
 		return err

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/felixlog/felix/internal/dirlock"
 	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/storage/vfs"
 )
@@ -352,6 +355,7 @@ func TestWritersOfABareDirectory(t *testing.T) {
 	require.NoError(t, err)
 	lock, err := lockRoot(vfs.OS(), dir, true) // what a write holds while it runs
 	require.NoError(t, err)
+	require.NoError(t, lock.note())
 	for _, args := range [][]string{{"write", "--records", "1"}, {"seal"}, {"verify"}, {"dump"}} {
 		for _, at := range []string{dir, link} {
 			_, err := tool(t, append(args, "--dir", at)...)
@@ -399,4 +403,116 @@ func TestLocksOnTheWayUp(t *testing.T) {
 	require.NoError(t, lock.Close())
 	_, err = tool(t, "verify", "--dir", shard)
 	require.NoError(t, err)
+}
+
+// TestLocksOfOtherPrograms: a file called LOCK may be anybody's. What is neither empty nor
+// a note of ours is left alone on the way up, whoever has it; none is written by a reader
+// nor by a writer that is refused, and an empty one above the directory by nobody.
+func TestLocksOfOtherPrograms(t *testing.T) {
+	const note = "2147483647\n" // of a process that is no more
+	root := t.TempDir()
+	above, ours := filepath.Join(root, "above"), filepath.Join(root, "above", "ours")
+	empty := filepath.Join(ours, "empty")
+	dir := filepath.Join(empty, "shard")
+	segmentFile(t, dir, 0, 0, 3, 10)
+	texts := map[string]string{root: "held by somebody\n", above: strings.Repeat("1", 100), ours: note, empty: "", dir: ""}
+	put := func() {
+		for at, text := range texts {
+			require.NoError(t, os.WriteFile(filepath.Join(at, lockName), []byte(text), 0o600))
+		}
+	}
+	requireTexts := func(what any) {
+		t.Helper()
+		for at, text := range texts {
+			raw, err := os.ReadFile(filepath.Join(at, lockName))
+			require.NoError(t, err)
+			require.Equal(t, text, string(raw), "%v: %s", what, at)
+		}
+	}
+	put()
+	for _, at := range []string{root, above} {
+		lock, err := vfs.OS().Lock(filepath.Join(at, lockName))
+		require.NoError(t, err)
+		defer lock.Close()
+	}
+	for _, name := range []string{"verify", "dump"} {
+		_, err := tool(t, name, "--dir", dir)
+		require.NoError(t, err, name)
+		requireTexts(name)
+	}
+	src, err := OpenSource(t.Context(), dir, nil)
+	require.NoError(t, err)
+	requireTexts("import")
+	for _, at := range []string{ours, empty, dir} {
+		_, err := dirlock.Lock(vfs.OS(), at)
+		require.ErrorIs(t, err, vfs.ErrLocked, "a reader has it")
+		require.NotContains(t, err.Error(), "2147483647", "who had it before is not who has it")
+	}
+	require.NoError(t, src.Close())
+
+	// A writer that is refused, by a segment's header that is of no version.
+	log := filepath.Join(dir, segment.SegmentName(0))
+	whole, err := os.ReadFile(log)
+	require.NoError(t, err)
+	edit(t, log, func(b []byte) []byte { b[4] = 0xff; return b })
+	for _, args := range [][]string{{"seal"}, {"write", "--records", "1"}} {
+		_, err := tool(t, append(args, "--dir", dir)...)
+		require.Error(t, err, args)
+		require.NotErrorIs(t, err, vfs.ErrLocked, args)
+		requireTexts(args)
+	}
+	require.NoError(t, os.WriteFile(log, whole, 0o600))
+
+	// One that is not says who it is where that may be said.
+	texts[ours], texts[dir] = strconv.Itoa(os.Getpid())+"\n", strconv.Itoa(os.Getpid())+"\n"
+	for _, args := range [][]string{{"write", "--records", "1"}, {"seal"}} {
+		_, err := tool(t, append(args, "--dir", dir)...)
+		require.NoError(t, err, args)
+		requireTexts(args)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, lockName), nil, 0o600))
+	}
+
+	// Another program's in the directory itself is locked, and says what it said.
+	texts[dir] = "somebody's\n"
+	put()
+	texts[ours] = strconv.Itoa(os.Getpid()) + "\n"
+	_, err = tool(t, "write", "--dir", dir, "--records", "1")
+	require.NoError(t, err)
+	requireTexts("write")
+	lock, err := vfs.OS().Lock(filepath.Join(dir, lockName))
+	require.NoError(t, err)
+	_, err = tool(t, "verify", "--dir", dir)
+	require.ErrorIs(t, err, vfs.ErrLocked)
+	require.NoError(t, lock.Close())
+}
+
+// unlockable is a file system with a lock that may not be taken.
+type unlockable struct {
+	vfs.FS
+	name string
+}
+
+func (u unlockable) Lock(name string) (io.Closer, error) {
+	if name == u.name {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrPermission}
+	}
+	return u.FS.Lock(name)
+}
+
+// TestALockThatCannotBeTakenKeepsNobodyOut: a writer makes one of its own instead, and
+// says who it is in that alone.
+func TestALockThatCannotBeTakenKeepsNobodyOut(t *testing.T) {
+	root := t.TempDir()
+	above, dir := filepath.Join(root, lockName), filepath.Join(root, "shard")
+	require.NoError(t, os.WriteFile(above, []byte("2147483647\n"), 0o600))
+	lock, err := lockRoot(unlockable{vfs.OS(), above}, dir, true)
+	require.NoError(t, err)
+	require.NoError(t, lock.note())
+	raw, err := os.ReadFile(above)
+	require.NoError(t, err)
+	require.Equal(t, "2147483647\n", string(raw))
+	_, err = tool(t, "write", "--dir", dir, "--records", "1")
+	require.ErrorIs(t, err, vfs.ErrLocked)
+	require.ErrorContains(t, err, strconv.Itoa(os.Getpid()))
+	require.NoError(t, lock.Close())
 }

@@ -33,7 +33,7 @@ func verifyCommand() *cobra.Command {
 			"Exit code 1: the log would be refused, or lost something it had acknowledged.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.locked(false, func() error { return c.verify(cmd, payload) })
+			return c.locked(false, func(func() error) error { return c.verify(cmd, payload) })
 		},
 	}
 	c.flags(cmd, "shard directory, or one above shard directories")

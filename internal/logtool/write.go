@@ -102,7 +102,7 @@ func writeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.locked(true, func() error { return c.write(cmd, o, wo) })
+			return c.locked(true, func(note func() error) error { return c.write(cmd, o, wo, note) })
 		},
 	}
 	c.flags(cmd, "shard directory")
@@ -112,13 +112,16 @@ func writeCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *command) write(cmd *cobra.Command, o storage.Options, wo writeOptions) (err error) {
+func (c *command) write(cmd *cobra.Command, o storage.Options, wo writeOptions, note func() error) (err error) {
 	ctx := cmd.Context()
 	log, err := storage.Open(ctx, c.dir, o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, log.Close(context.WithoutCancel(ctx))) }()
+	if err := note(); err != nil {
+		return err
+	}
 	p := startProgress(cmd.ErrOrStderr(), "wrote")
 	defer p.stop()
 

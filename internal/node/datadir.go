@@ -283,14 +283,21 @@ func (d *DataDir) openShards(root string) error {
 	if err := mkdirDurable(d.fs, root); err != nil {
 		return &DirError{Dir: root, Err: cause(err), Hint: hint(err)}
 	}
-	return d.lockShards(root)
+	if err := d.lockShards(root); err != nil {
+		return err
+	}
+	// Only now: what is refused is left as it was.
+	if err := dirlock.Note(d.fs, root); err != nil {
+		return &DirError{Dir: root, Path: lockName, Err: cause(err), Hint: hint(err)}
+	}
+	return nil
 }
 
 func (d *DataDir) lockShards(root string) (err error) {
 	if d.held != nil {
 		return nil
 	}
-	d.held, err = dirlock.Take(d.fs, root)
+	d.held, err = dirlock.Lock(d.fs, root)
 	switch {
 	case errors.Is(err, vfs.ErrLocked):
 		return &DirError{Dir: root, Path: lockName, Err: inUse(err), Hint: "stop it, or give this one a storage directory of its own with --storage-dir"}

@@ -61,3 +61,39 @@ func TestStorageDirectoryInUse(t *testing.T) {
 	r.stop()
 	require.NoError(t, attempt(r.options), "free again")
 }
+
+// A storage directory that is refused is left as it was, a LOCK in it included: it may be
+// another program's. In one that is taken the file says who has it, if it is ours.
+func TestARefusedStorageDirectoryIsLeftAlone(t *testing.T) {
+	o := testOptions(t)
+	o.Log = slog.New(slog.DiscardHandler)
+	o.Config.Storage.Dir = t.TempDir()
+	inside, lock := filepath.Join(o.Config.Storage.Dir, "theirs"), filepath.Join(o.Config.Storage.Dir, lockName)
+	require.NoError(t, os.Mkdir(inside, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(inside, "file"), nil, 0o600))
+	says := func() string {
+		raw, err := os.ReadFile(lock)
+		require.NoError(t, err)
+		return string(raw)
+	}
+	for _, text := range []string{"", "2147483647\n", "somebody's\n"} {
+		require.NoError(t, os.WriteFile(lock, []byte(text), 0o600))
+		_, err := Start(t.Context(), o)
+		require.ErrorIs(t, err, ErrNoMeta)
+		require.Equal(t, text, says())
+	}
+	require.NoError(t, os.Remove(lock))
+	_, err := Start(t.Context(), o)
+	require.ErrorIs(t, err, ErrNoMeta)
+	require.NoFileExists(t, lock)
+
+	require.NoError(t, os.RemoveAll(inside))
+	pid := strconv.Itoa(os.Getpid()) + "\n"
+	for text, want := range map[string]string{"": pid, "2147483647\n": pid, "somebody's\n": "somebody's\n"} {
+		require.NoError(t, os.WriteFile(lock, []byte(text), 0o600))
+		n, err := Start(t.Context(), o)
+		require.NoError(t, err)
+		require.Equal(t, want, says())
+		require.NoError(t, n.Stop(t.Context()))
+	}
+}
