@@ -1,6 +1,10 @@
 package replica
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/felixlog/felix/storage"
+)
 
 // A follower that trimmed further than its leader is offered records below its head. It
 // says where its head is, so that it is asked there, and does not take what it no longer
@@ -60,5 +64,25 @@ func TestIntroducedAtTheHead(t *testing.T) {
 	out := a.Take()
 	if len(out.Messages) != 0 || len(out.Effects) != 1 || out.Effects[0].Type != Fetch || out.Effects[0].At != 5 {
 		t.Errorf("%+v; want a fetch at 5", out)
+	}
+}
+
+// A leader whose log began anew cannot name the generation of its records before the first
+// statement, so a follower that has them refuses their places. It is asked at the leader's
+// head, where nothing need be named, before it is told to begin anew.
+func TestRefusedAboveTheHead(t *testing.T) {
+	a := newTrio().nodes[0]
+	l, pr := &a.logs[0], &a.peer("b").logs[0]
+	l.head, l.mark, l.tail, l.written, l.gens = 5, 11, 11, 11, []storage.GenerationStart{{Generation: 1, Start: 9}}
+	refused := Message{Type: Appended, Refused: RefusedPlace, Prev: Place{Next: 8}, Tail: 8, Head: 2, At: 1, Start: 2}
+	*pr = progress{state: probing, asked: true, next: 8, probeAt: 8}
+	a.stepBack(l, pr, &refused)
+	if pr.next != 5 {
+		t.Errorf("refused at 8: asks at %d next, want 5", pr.next)
+	}
+	refused.Prev.Next, pr.asked, pr.probeAt = 5, true, 5
+	a.stepBack(l, pr, &refused)
+	if pr.next >= 5 {
+		t.Errorf("refused at the head: asks at %d next, want below it, to begin anew", pr.next)
 	}
 }

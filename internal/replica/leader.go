@@ -329,6 +329,11 @@ func (r *Replica) stepBack(l *shardLog, pr *progress, m *Message) {
 		}
 		to = min(start, l.endOf(m.At), asked-1)
 	}
+	if to < l.head && asked > l.head && m.Tail >= l.head {
+		// What neither can name may still be the same from the head on; only a follower that
+		// refuses there has to begin anew.
+		to = l.head
+	}
 	if m.Head > to {
 		to = m.Head
 		if asked == m.Head {

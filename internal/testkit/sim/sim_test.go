@@ -135,6 +135,9 @@ var found = []struct {
 	// A log that began anew at the leader's head and was opened before a record came was told
 	// to begin anew, and said that it had, for ever.
 	{"begun anew at the head, then opened", Options{Seed: 2, Profile: "anew", Memory: true, Keep: []int{40, 42, 46, 47, 64, 65, 66, 68, 69, 70, 72}}},
+	// A leader that cannot name the records before its first statement told a follower which
+	// has them to begin anew, and the follower, which holds the head, saw no need.
+	{"a place that the leader cannot name", Options{Seed: 196, Profile: "anew", Memory: true, Keep: []int{2, 5, 7, 9, 10, 11, 12, 20, 22, 23, 26, 27, 32, 33, 34, 35, 56, 57, 60, 61, 73}}},
 	// A replica that came back from a power cut kept the mark it had stored, and stopped where
 	// other records had taken the places of those that a majority lost.
 	{"a forgetful replica's mark", Options{Seed: 17, Profile: "leader-none", Memory: true, Keep: []int{2, 3, 8}}},
