@@ -45,9 +45,38 @@ func (b *bench) workers(ctx context.Context, total int) (groups []*client.Group,
 	return groups, done, nil
 }
 
-// drained are the figures of a stream that was drained through the groups.
-func drained(total int, settled int64, took time.Duration, times [][]time.Duration) (benchFigures, int, error) {
-	if settled != int64(total) {
+// drain drains a stream of total records through the groups of its workers. work is one
+// of them: it notes its times, and calls stop with what ends the run, nil when all are
+// settled.
+func (b *bench) drain(ctx context.Context, total int, work func(ctx context.Context, stop context.CancelCauseFunc, w int, g *client.Group, times *[]time.Duration)) (benchFigures, int, error) {
+	groups, done, err := b.workers(ctx, total)
+	if err != nil {
+		return benchFigures{}, 0, err
+	}
+	defer done()
+	working, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	b.begin(ctx)
+	var workers sync.WaitGroup
+	times := make([][]time.Duration, len(groups))
+	began := time.Now()
+	for w, g := range groups {
+		workers.Go(func() { work(working, stop, w, g, &times[w]) })
+	}
+	workers.Wait()
+	took := time.Since(began)
+	if err := context.Cause(working); err != nil && !errors.Is(err, context.Canceled) {
+		return benchFigures{}, 0, err
+	}
+	settled := 0
+	for shard := range int(b.f.shards) {
+		info, err := groups[0].Describe(ctx, shard)
+		if err != nil {
+			return benchFigures{}, 0, err
+		}
+		settled += int(info.Acked)
+	}
+	if settled != total {
 		return benchFigures{}, 0, fmt.Errorf("%d records were published and %d settled", total, settled)
 	}
 	return figures(total, took, slices.Concat(times...)), total, nil
@@ -58,48 +87,26 @@ func drained(total int, settled int64, took time.Duration, times [][]time.Durati
 // such a round.
 func claims(most int) func(*bench, context.Context) (benchFigures, int, error) {
 	return func(b *bench, ctx context.Context) (benchFigures, int, error) {
-		total := b.f.messages
-		groups, done, err := b.workers(ctx, total)
-		if err != nil {
-			return benchFigures{}, 0, err
-		}
-		defer done()
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		b.begin(ctx)
-		var working sync.WaitGroup
-		var settled atomic.Int64
-		times := make([][]time.Duration, len(groups))
-		began := time.Now()
-		for w, g := range groups {
-			working.Go(func() {
-				shards := int(b.f.shards)
-				for shard, idle := w%shards, 0; idle < shards; {
-					t := time.Now()
-					ms, err := g.Poll(ctx, shard, most)
-					if err == nil && len(ms) > 0 {
-						err = g.AckAll(ctx, ms)
-					}
-					if err != nil {
-						cancel(err)
-						return
-					}
-					if len(ms) == 0 {
-						shard, idle = (shard+1)%shards, idle+1
-						continue
-					}
-					idle = 0
-					settled.Add(int64(len(ms)))
-					times[w] = append(times[w], time.Since(t))
+		shards := int(b.f.shards)
+		return b.drain(ctx, b.f.messages, func(ctx context.Context, stop context.CancelCauseFunc, w int, g *client.Group, times *[]time.Duration) {
+			for shard, idle := w%shards, 0; idle < shards; {
+				t := time.Now()
+				ms, err := g.Poll(ctx, shard, most)
+				if err == nil && len(ms) > 0 {
+					err = g.AckAll(ctx, ms)
 				}
-			})
-		}
-		working.Wait()
-		took := time.Since(began)
-		if err := context.Cause(ctx); err != nil {
-			return benchFigures{}, 0, err
-		}
-		return drained(total, settled.Load(), took, times)
+				if err != nil {
+					stop(err)
+					return
+				}
+				if len(ms) == 0 {
+					shard, idle = (shard+1)%shards, idle+1
+					continue
+				}
+				idle = 0
+				*times = append(*times, time.Since(t))
+			}
+		})
 	}
 }
 
@@ -108,50 +115,23 @@ func claims(most int) func(*bench, context.Context) (benchFigures, int, error) {
 // an ack.
 func consumes(b *bench, ctx context.Context) (benchFigures, int, error) {
 	total := b.f.messages / 10
-	groups, done, err := b.workers(ctx, total)
-	if err != nil {
-		return benchFigures{}, 0, err
-	}
-	defer done()
-	consuming, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	b.begin(ctx)
-	var working sync.WaitGroup
 	var handled atomic.Int64
-	times := make([][]time.Duration, len(groups))
-	began := time.Now()
-	for w, g := range groups {
-		last := began
+	return b.drain(ctx, total, func(ctx context.Context, stop context.CancelCauseFunc, _ int, g *client.Group, times *[]time.Duration) {
+		last := time.Now()
 		handle := func(context.Context, client.Message) error {
 			now := time.Now()
-			times[w] = append(times[w], now.Sub(last))
+			*times = append(*times, now.Sub(last))
 			last = now
 			if handled.Add(1) == int64(total) {
 				stop(nil)
 			}
 			return nil
 		}
-		working.Go(func() {
-			// What was handled is settled, and that answered, when it returns.
-			if err := g.Consume(consuming, handle, client.WithConcurrency(1), client.OnConsumeError(stop)); err != nil {
-				stop(err)
-			}
-		})
-	}
-	working.Wait()
-	took := time.Since(began)
-	if err := context.Cause(consuming); err != nil && !errors.Is(err, context.Canceled) {
-		return benchFigures{}, 0, err
-	}
-	var settled int64
-	for shard := range int(b.f.shards) {
-		info, err := groups[0].Describe(ctx, shard)
-		if err != nil {
-			return benchFigures{}, 0, err
+		// What was handled is settled, and that answered, when it returns.
+		if err := g.Consume(ctx, handle, client.WithConcurrency(1), client.OnConsumeError(stop)); err != nil {
+			stop(err)
 		}
-		settled += int64(info.Acked)
-	}
-	return drained(total, settled, took, times)
+	})
 }
 
 // fill publishes exactly total records to the stream.
