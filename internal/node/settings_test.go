@@ -96,6 +96,40 @@ func TestPagesFitTheFrame(t *testing.T) {
 	}
 }
 
+// Nor is a page of dead letters, which travels in base64 twice.
+func TestDeadLettersFitTheFrame(t *testing.T) {
+	const frame, n = 128 << 10, 5
+	r := start(t, func(o *Options) {
+		o.Config.Limits.FrameBytes, o.Config.Storage.MaxRecordBytes = frame, config.MostRecordBytes(frame)
+		o.Config.Groups.MaxAttempts = 1
+	})
+	r.createStream(`{"stream":"jobs","durable":true,"kind":"Queue"}`)
+	c := r.dial(client.WithMaxFrame(frame))
+	g := c.Group("jobs", "g")
+	for range n {
+		_, err := c.Publish(t.Context(), "jobs", make([]byte, 20<<10))
+		require.NoError(t, err)
+		messages, err := g.Poll(t.Context(), 0, 1)
+		require.NoError(t, err)
+		require.Len(t, messages, 1)
+		require.NoError(t, g.Nack(t.Context(), messages[0]))
+	}
+	from, pages := uint64(0), 0
+	for more := true; more; pages++ {
+		var letters []client.DeadLetter
+		var err error
+		letters, more, err = g.DeadLetters(t.Context(), 0, from)
+		require.NoError(t, err)
+		require.NotEmpty(t, letters)
+		for _, l := range letters {
+			require.Equal(t, from, l.Offset)
+			from++
+		}
+	}
+	require.EqualValues(t, n, from)
+	require.Greater(t, pages, 1)
+}
+
 // However long a poll asks to wait, it is answered in the time that is set.
 func TestAPollWaitsAsLongAsIsSet(t *testing.T) {
 	r := start(t, func(o *Options) { o.Config.Limits.PollWait = time.Millisecond })

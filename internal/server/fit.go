@@ -13,19 +13,22 @@ const (
 	answerCost = 256
 )
 
-// fitting is how many of n records one answer carries, at least one: several have the
-// room of a frame that the broker and a client with its defaults take, one that is
-// larger has a frame for itself.
-func (s *Server) fitting(n int, record func(int) (payload, publisher []byte)) int {
+// fitting is how many of n records one answer carries, each with its cost, at least one:
+// several have the room of a frame that the broker and a client with its defaults take,
+// one that is larger has a frame for itself.
+func (s *Server) fitting(n int, cost func(int) int) int {
 	room := min(s.limits.FrameBytes, wire.DefaultMaxFrame) - answerCost
 	for i := range n {
-		payload, publisher := record(i)
-		room -= recordCost + base64.StdEncoding.EncodedLen(len(payload)) + textCost(publisher)
-		if room < 0 && i > 0 {
+		if room -= cost(i); room < 0 && i > 0 {
 			return i
 		}
 	}
 	return n
+}
+
+// costOf is what a record takes of an answer at the most.
+func costOf(payload, publisher []byte) int {
+	return recordCost + base64.StdEncoding.EncodedLen(len(payload)) + textCost(publisher)
 }
 
 // textCost is what a text takes in JSON at the most.

@@ -33,7 +33,7 @@ func TestWhatFitsIsWithinTheFrame(t *testing.T) {
 				s := &Server{limits: Limits{FrameBytes: frame}}
 				most := min(frame, wire.DefaultMaxFrame)
 				payload := bytes.Repeat([]byte{0xff}, c.payload)
-				n := s.fitting(200_000, func(int) ([]byte, []byte) { return payload, []byte(c.publisher) })
+				n := s.fitting(200_000, func(int) int { return costOf(payload, []byte(c.publisher)) })
 				poll := &wire.GroupRecords{RequestID: math.MaxUint64}
 				read := &wire.StreamRecords{RequestID: math.MaxUint64, NextOffset: math.MaxUint64}
 				for range n {

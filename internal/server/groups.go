@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -106,11 +107,11 @@ func groupPoll(ctx context.Context, r *Request) {
 			s.server.log.Warn("claims of records that were not sent stay until they lapse", "group", group, "records", len(records), "error", err)
 		}
 	}
-	fit := s.server.fitting(len(records), func(i int) (payload, publisher []byte) {
-		if publishers {
-			publisher = records[i].Publisher
+	fit := s.server.fitting(len(records), func(i int) int {
+		if !publishers {
+			return costOf(records[i].Payload, nil)
 		}
-		return records[i].Payload, publisher
+		return costOf(records[i].Payload, records[i].Publisher)
 	})
 	giveBack(records[fit:])
 	records = records[:fit]
@@ -506,6 +507,9 @@ func groupLetters(ctx context.Context, r *Request) {
 		r.Fail(err)
 		return
 	}
+	// The body is in base64 too.
+	fit := r.s.server.fitting(len(letters), func(i int) int { return base64.StdEncoding.EncodedLen(costOf(letters[i].Payload, nil)) })
+	letters, more = letters[:fit], more || fit < len(letters)
 	body := struct {
 		Letters []letter `json:"letters"`
 		More    bool     `json:"more"`

@@ -157,9 +157,7 @@ func streamRead(ctx context.Context, r *Request) {
 		r.failRead(err)
 		return
 	}
-	fit := r.s.server.fitting(len(page.Records), func(i int) (payload, publisher []byte) {
-		return page.Records[i].Payload, page.Records[i].Publisher
-	})
+	fit := r.s.server.fitting(len(page.Records), func(i int) int { return costOf(page.Records[i].Payload, page.Records[i].Publisher) })
 	if fit < len(page.Records) {
 		page.Records, page.Next = page.Records[:fit], page.Records[fit].Offset
 	}
