@@ -268,14 +268,26 @@ func (c *Cache) openShard(ctx context.Context, sh *shard, dir string) (unit, err
 		}
 		return partition.OpenCounter(ctx, dir, c.options(sh))
 	}
-	// Those that were used are opened now, so that damage is known from the start. The
-	// values serve without them.
-	if _, err := c.broker.o.FS.Stat(filepath.Join(c.broker.countersRoot(), sh.dirName())); err == nil {
+	// Those that were used are opened now, so that damage and loss are known from the
+	// start. The values serve without them.
+	if c.broker.hadCounters(sh) {
 		if _, err := u.openCounters(ctx); err != nil && ctx.Err() != nil {
 			return nil, errors.Join(err, values.Close(context.WithoutCancel(ctx)))
 		}
 	}
 	return u, nil
+}
+
+// hadCounters says whether the counters of a shard were used. An error says so too: the
+// opening will name it.
+func (b *Broker) hadCounters(sh *shard) bool {
+	root := b.countersRoot()
+	made, err := exists(b.o.FS, madeMark(root, sh.dirName(), sh.owner.def.incarnation()))
+	if made || err != nil {
+		return true
+	}
+	there, err := exists(b.o.FS, filepath.Join(root, sh.dirName()))
+	return there || err != nil
 }
 
 // opened takes in a change of the definition that came while the shard was opened.

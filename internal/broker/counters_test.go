@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/internal/partition"
 	"github.com/felixlog/felix/storage/segment"
+	"github.com/felixlog/felix/wire"
 )
 
 // TestDamagedCountersAreNamedFromTheStart: counters live in a log of their own; damage in
@@ -59,4 +61,60 @@ func TestDamagedCountersAreNamedFromTheStart(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.EqualValues(t, 3, sum)
+}
+
+// Counters and values whose directories are gone, or hold no log any more, are named from
+// the start, and a request for them is told that it was not done. Counters that nobody
+// used are not missed.
+func TestLostDirectoriesOfACacheAreNamedFromTheStart(t *testing.T) {
+	for _, part := range []string{countersDir, cachesDir} {
+		for _, empty := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, empty %t", part, empty), func(t *testing.T) {
+				w := newWorld(t)
+				b := w.open()
+				for _, name := range []string{"c", "unused"} {
+					_, err := b.CreateCache(deadline(t), meta.Cache{Tenant: "t1", Namespace: "ns", Name: name, Durable: true})
+					require.NoError(t, err)
+				}
+				c, err := b.Cache("t1", "ns", "c")
+				require.NoError(t, err)
+				sums, err := c.Counters(deadline(t), 0)
+				require.NoError(t, err)
+				require.NoError(t, sums.Add(deadline(t), &partition.CounterAdd{Key: []byte("n"), Delta: 3}))
+				require.NoError(t, b.Close(context.Background()))
+				dir := filepath.Join(w.root, part, segment.ShardDirName("t1", "ns", "c", 0))
+				away := filepath.Join(t.TempDir(), "away")
+				require.NoError(t, os.Rename(dir, away))
+				if empty {
+					require.NoError(t, os.Mkdir(dir, 0o700))
+				}
+
+				b = w.open()
+				faults := b.Damaged()
+				require.Len(t, faults, 1)
+				require.Equal(t, partition.Damaged, faults[0].State)
+				var missing *MissingError
+				require.ErrorAs(t, faults[0].Err, &missing)
+				require.Equal(t, &MissingError{Dir: dir, Mark: missing.Mark, Empty: empty}, missing)
+				c, err = b.Cache("t1", "ns", "c")
+				require.NoError(t, err)
+				_, err = c.Counters(deadline(t), 0)
+				f := Failure(err)
+				require.Equal(t, wire.CodeShardUnavailable, f.Code)
+				require.NotEqual(t, wire.RetryOutcomeUnknown, f.Retry)
+				require.NotContains(t, f.Error(), w.root)
+				require.ErrorAs(t, b.reopen(deadline(t), &c.resource, 0), &missing)
+
+				require.NoError(t, os.RemoveAll(dir))
+				require.NoError(t, os.Rename(away, dir))
+				require.NoError(t, b.reopen(deadline(t), &c.resource, 0))
+				require.Empty(t, b.Damaged())
+				sums, err = c.Counters(deadline(t), 0)
+				require.NoError(t, err)
+				sum, _, err := sums.Get([]byte("n"))
+				require.NoError(t, err)
+				require.EqualValues(t, 3, sum)
+			})
+		}
+	}
 }

@@ -20,15 +20,20 @@ const (
 	madeDir         = "made"  // an empty file for each shard whose directory was made
 )
 
-// MissingError says that a shard's directory is gone: what was acknowledged is not there,
-// and to begin anew would say that it never was.
+// MissingError says that a shard's directory, or the log in it, is gone: what was
+// acknowledged is not there, and to begin anew would say that it never was.
 type MissingError struct {
-	Dir  string
-	Mark string // the file that says that it was made
+	Dir   string
+	Mark  string // the file that says that it was made
+	Empty bool   // the directory is there and holds no log
 }
 
 func (e *MissingError) Error() string {
-	return fmt.Sprintf("directory %s is missing, and it was there: mount or restore it, or remove %s to begin anew without its records", e.Dir, e.Mark)
+	what := "is missing, and it was there"
+	if e.Empty {
+		what = "holds no log, and it did"
+	}
+	return fmt.Sprintf("directory %s %s: mount or restore it, or remove %s to begin anew without its records", e.Dir, what, e.Mark)
 }
 
 // madeMark is the file that says that the directory was made for the incarnation.
@@ -97,39 +102,81 @@ type claimed struct {
 	adopted  bool // the directory had records and did not say whose
 }
 
+// hasSegments says whether a directory holds segments, and whether it is there.
+func hasSegments(fsys vfs.FS, dir string) (segments, there bool, err error) {
+	entries, err := fsys.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, false, nil
+	}
+	for _, e := range entries {
+		if class, _ := segment.ParseName(e.Name()); class == segment.NameSegment && !e.IsDir() {
+			return true, true, err
+		}
+	}
+	return false, true, err
+}
+
+// exists says whether a file or directory is there.
+func exists(fsys vfs.FS, name string) (bool, error) {
+	_, err := fsys.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// emptied says whether a directory without segments, whose making was marked, had a log.
+// The mark is made when the directory says its incarnation, and the first segment comes
+// after it: one that says its incarnation had segments only if its durable.mark knows one.
+func emptied(fsys vfs.FS, dir string, says bool) (bool, error) {
+	if !says {
+		return true, nil
+	}
+	m, ok, err := segment.ReadMark(fsys, dir)
+	return ok && m.SyncedBytes > 0, err
+}
+
 // claim makes dir the directory of the incarnation want. One of another incarnation is
 // renamed into root/aside. One that does not say is taken: its file was lost, or it was
-// being made when the machine stopped. One that was made and is gone is a *MissingError.
+// being made when the machine stopped. One that was made and is gone, or has lost its log,
+// is a *MissingError and stays as it is.
 func claim(fsys vfs.FS, root, dirName string, want uint64) (dir string, c claimed, err error) {
 	dir = filepath.Join(root, dirName)
 	c.found, err = readIncarnation(fsys, dir)
 	if err != nil {
 		return "", c, err
 	}
-	switch c.found {
-	case want:
-		return dir, c, nil
-	case 0:
-		entries, err := fsys.ReadDir(dir)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			mark := madeMark(root, dirName, want)
-			if _, err := fsys.Stat(mark); err == nil {
-				return "", c, &MissingError{Dir: dir, Mark: mark}
-			}
-		case err != nil:
-			return "", c, err
-		}
-		for _, e := range entries {
-			if class, _ := segment.ParseName(e.Name()); class == segment.NameSegment {
-				c.adopted = true
-			}
-		}
-	default:
-		c.setAside, err = moveInto(fsys, root, asideDir, dirName, c.found)
+	mark := madeMark(root, dirName, want)
+	made, err := exists(fsys, mark)
+	if err != nil {
+		return "", c, err
+	}
+	if c.found == want || c.found == 0 {
+		segments, there, err := hasSegments(fsys, dir)
 		if err != nil {
 			return "", c, err
 		}
+		if made && !segments {
+			lost := true
+			if there {
+				lost, err = emptied(fsys, dir, c.found == want)
+			}
+			if err != nil {
+				return "", c, err
+			}
+			if lost {
+				return "", c, &MissingError{Dir: dir, Mark: mark, Empty: there}
+			}
+		}
+		c.adopted = c.found == 0 && segments
+	} else if c.setAside, err = moveInto(fsys, root, asideDir, dirName, c.found); err != nil {
+		return "", c, err
+	}
+	switch {
+	case c.found == want && made:
+		return dir, c, nil
+	case c.found == want: // restored, or the machine stopped before the mark
+		return dir, c, markMade(fsys, mark)
 	}
 	if err := fsys.MkdirAll(dir); err != nil {
 		return "", c, err
@@ -140,7 +187,7 @@ func claim(fsys vfs.FS, root, dirName string, want uint64) (dir string, c claime
 	if err := fsys.SyncDir(root); err != nil {
 		return "", c, err
 	}
-	return dir, c, markMade(fsys, madeMark(root, dirName, want))
+	return dir, c, markMade(fsys, mark)
 }
 
 // moveInto renames root/dirName to root/sub/dirName-incarnation, with a number after it

@@ -60,6 +60,19 @@ func TestADirectoryIsClaimed(t *testing.T) {
 	require.Equal(t, uint64(3), found)
 }
 
+// A directory that was restored is marked when it is claimed, and missed from then on.
+func TestARestoredDirectoryIsMissedToo(t *testing.T) {
+	fsys, root := vfs.OS(), t.TempDir()
+	dir := filepath.Join(root, "s")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, RestoreIncarnation(fsys, dir, 1))
+	_, _, err := claim(fsys, root, "s", 1)
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(dir))
+	_, _, err = claim(fsys, root, "s", 1)
+	require.Equal(t, &MissingError{Dir: dir, Mark: madeMark(root, "s", 1)}, err)
+}
+
 func TestATreeIsRemovedInSteps(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, "x")

@@ -105,6 +105,9 @@ func Failure(err error) *wire.Failure {
 	if isA[*storage.DamagedError](err) || isA[*storage.Corruption](err) || isA[*projection.UnreadableError](err) {
 		return fail(wire.CodeShardUnavailable).WithReason(wire.ReasonDamaged).WithRetry(wire.RetryFatal)
 	}
+	if isA[*MissingError](err) {
+		return fail(wire.CodeShardUnavailable).WithReason(wire.ReasonNotReady).WithRetry(wire.RetryAfter).After(retryPoisoned)
+	}
 	if errors.Is(err, storage.ErrNotWritten) {
 		return fail(wire.CodeStorage).WithRetry(wire.RetryNow)
 	}
@@ -120,6 +123,12 @@ func textOf(err error) string {
 	text := err.Error()
 	if d, ok := errors.AsType[*storage.DamagedError](err); ok {
 		text = withoutPath(text, d.Dir)
+	}
+	if m, ok := errors.AsType[*MissingError](err); ok {
+		if filepath.IsAbs(m.Mark) {
+			text = strings.ReplaceAll(text, m.Mark, filepath.Join(madeDir, filepath.Base(m.Mark)))
+		}
+		text = withoutPath(text, m.Dir)
 	}
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		text = withoutPath(text, p.Path)

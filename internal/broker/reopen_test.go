@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -113,4 +114,90 @@ func TestAMissingDirectoryIsNotMadeAnew(t *testing.T) {
 	require.NoError(t, b.ReopenShard(deadline(t), s, 0))
 	_, err = put(shardOf(t, s, 0), "anew")
 	require.NoError(t, err)
+}
+
+// A shard's directory that lost its log, as a mount point without its disk has, is as one
+// that is gone: nothing is begun in it, and what comes back is served.
+func TestADirectoryThatLostItsLogIsNotBegunAnew(t *testing.T) {
+	for name, keep := range map[string]func(string) bool{
+		"all":         func(string) bool { return false },
+		"another's":   func(name string) bool { return name == "lost+found" },
+		"incarnation": func(name string) bool { return name != incarnationName },
+		"segments":    func(name string) bool { return !strings.HasSuffix(name, ".log") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			b := w.open()
+			_, err := put(shardOf(t, create(t, b, durableStream("s")), 0), "a")
+			require.NoError(t, err)
+			require.NoError(t, b.Close(context.Background()))
+			dir := w.dir("s", 0)
+			require.NoError(t, os.Mkdir(filepath.Join(dir, "lost+found"), 0o700))
+			away := t.TempDir()
+			move := func(from, to string) {
+				for _, e := range list(t, from) {
+					if !keep(e) {
+						require.NoError(t, os.Rename(filepath.Join(from, e), filepath.Join(to, e)))
+					}
+				}
+			}
+			move(dir, away)
+			left := list(t, dir)
+
+			b = w.open()
+			if name == "incarnation" { // the records are there: the shard's
+				require.Empty(t, b.Damaged())
+				return
+			}
+			faults := b.Damaged()
+			require.Len(t, faults, 1)
+			var missing *MissingError
+			require.ErrorAs(t, faults[0].Err, &missing)
+			require.Equal(t, dir, missing.Dir)
+			require.True(t, missing.Empty)
+			require.Equal(t, left, list(t, dir), "nothing is made")
+			s, err := b.Stream("t1", "ns", "s")
+			require.NoError(t, err)
+			_, err = s.Shard(0)
+			require.ErrorContains(t, err, "holds no log, and it did: mount or restore it")
+			require.NotContains(t, err.Error(), w.root)
+			require.ErrorAs(t, b.ReopenShard(deadline(t), s, 0), &missing)
+
+			move(away, dir)
+			require.NoError(t, b.ReopenShard(deadline(t), s, 0))
+			require.Equal(t, []string{"a"}, readAll(t, shardOf(t, s, 0), partition.StartEarliest(), 1))
+		})
+	}
+}
+
+// list are the names in a directory.
+func list(t *testing.T, dir string) (names []string) {
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// Whatever stops the making of a shard's directory, another start makes it.
+func TestADirectoryHalfMadeIsMade(t *testing.T) {
+	for ops := 1; ; ops++ {
+		w := newWorld(t)
+		b := w.open()
+		require.NoError(t, b.Close(context.Background()))
+		faulty := disk.NewFaulty(vfs.OS())
+		b = w.open(func(o *Options) { o.FS, o.Limits.RetryOpen = faulty, time.Hour })
+		faulty.Add(disk.Rule{Nth: ops, Count: disk.Forever, Action: disk.Fail(syscall.EIO)})
+		_, err := b.CreateStream(deadline(t), durableStream("s"))
+		require.NoError(t, err)
+		whole := len(b.Damaged()) == 0
+		faulty.Clear()
+		require.NoError(t, b.Close(context.Background()))
+		b = w.open()
+		require.Empty(t, b.Damaged(), "operation %d and those after it failed", ops)
+		if whole {
+			return
+		}
+	}
 }
