@@ -41,6 +41,11 @@ func madeMark(root, dirName string, incarnation uint64) string {
 	return filepath.Join(root, madeDir, fmt.Sprintf("%s-%016x", dirName, incarnation))
 }
 
+// groupsMark is the file that says that the groups of the shard had a log.
+func groupsMark(root, dirName string, incarnation uint64) string {
+	return madeMark(root, dirName+"."+groupsDir, incarnation)
+}
+
 // markMade records durably that the directory was made.
 func markMade(fsys vfs.FS, mark string) error {
 	if err := fsys.MkdirAll(filepath.Dir(mark)); err != nil {
@@ -169,6 +174,11 @@ func claim(fsys vfs.FS, root, dirName string, want uint64) (dir string, c claime
 			}
 		}
 		c.adopted = c.found == 0 && segments
+		if !segments { // begun anew, and its groups with it
+			if err := fsys.Remove(groupsMark(root, dirName, want)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return "", c, err
+			}
+		}
 	} else if c.setAside, err = moveInto(fsys, root, asideDir, dirName, c.found); err != nil {
 		return "", c, err
 	}

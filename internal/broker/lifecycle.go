@@ -191,6 +191,20 @@ func (b *Broker) groups(dir string, sh *shard, def *meta.Stream) *partition.Grou
 			b.o.Events.OnGroupsClamped(shard, groups)
 		}
 	}
+	mark := groupsMark(sh.owner.root, sh.dirName(), def.Incarnation)
+	h.Made = func() error {
+		if made, err := exists(b.o.FS, mark); made || err != nil {
+			return err
+		}
+		return markMade(b.o.FS, mark)
+	}
+	h.Lost = func(there bool) error {
+		made, err := exists(b.o.FS, mark)
+		if made {
+			return &MissingError{Dir: h.Dir, Mark: mark, Empty: there}
+		}
+		return err
+	}
 	if def.Kind == meta.KindQueue {
 		h.HoldBytes = b.o.Limits.QueueHoldBytes
 	}
@@ -309,8 +323,10 @@ func (b *Broker) deleteShard(sh *shard) {
 // removed.
 func (b *Broker) trash(sh *shard, root string) {
 	dirName, want := sh.dirName(), sh.owner.def.incarnation()
-	if err := b.o.FS.Remove(madeMark(root, dirName, want)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		b.o.Log.Warn("mark of a deleted shard cannot be removed", "shard", sh.name, "error", err)
+	for _, mark := range []string{madeMark(root, dirName, want), groupsMark(root, dirName, want)} {
+		if err := b.o.FS.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			b.o.Log.Warn("mark of a deleted shard cannot be removed", "shard", sh.name, "error", err)
+		}
 	}
 	found, err := readIncarnation(b.o.FS, filepath.Join(root, dirName))
 	switch {

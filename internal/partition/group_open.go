@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
 )
 
 // GroupHome says where the groups of a stream shard live and how they are kept.
@@ -21,6 +23,12 @@ type GroupHome struct {
 	// retention bound. 0: retention does not wait, and what a group had not settled is
 	// lost to it.
 	HoldBytes int64
+	// Made is told that the log is there, each time it is opened and before anything is
+	// acknowledged from it; an error ends the opening. Lost is asked at the opening of the
+	// shard when Dir, which may be there, holds no log: an error, of one that did, is that
+	// of the opening. Either may be nil.
+	Made func() error
+	Lost func(there bool) error
 }
 
 // groupOpener opens a shard's groups when they are first needed.
@@ -38,11 +46,21 @@ func (p *Partition) openExistingGroups(ctx context.Context) error {
 		return nil
 	}
 	entries, err := p.o.Storage.FS.ReadDir(h.Dir)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
-		return nil
-	}
-	if err != nil {
+	there := !errors.Is(err, fs.ErrNotExist)
+	if err != nil && there {
 		return err
+	}
+	logged := slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		class, _ := segment.ParseName(e.Name())
+		return class == segment.NameSegment
+	})
+	if !logged && h.Lost != nil {
+		if err := h.Lost(there); err != nil {
+			return fmt.Errorf("consumer groups: %w", err)
+		}
+	}
+	if len(entries) == 0 {
+		return nil
 	}
 	_, err = p.Groups(ctx)
 	return err
@@ -82,6 +100,11 @@ func (p *Partition) openGroups(ctx context.Context) (*Groups, error) {
 	g, err := newGroups(ctx, h.Dir, p, o)
 	if err != nil {
 		return nil, err
+	}
+	if h.Made != nil {
+		if err := h.Made(); err != nil {
+			return nil, errors.Join(fmt.Errorf("groups of %s: %w", p.name, err), g.close(context.WithoutCancel(ctx), ErrClosed))
+		}
 	}
 	p.groups.Store(g)
 	return g, nil
