@@ -14,6 +14,7 @@ import (
 
 	"github.com/felixlog/felix/client"
 	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/testkit/disk"
 	"github.com/felixlog/felix/storage/vfs"
 )
@@ -421,4 +422,33 @@ func TestDiskFullAndRoomAgain(t *testing.T) {
 		return err == nil
 	}, patience, 10*time.Millisecond)
 	require.Equal(t, uint64(1), ack.Offset)
+}
+
+// A stream in whose place a start finds the directory of another begins anew, and /ready
+// says where that went, until the next start or the deletion of the stream.
+func TestDirectoriesSetAsideAreNamed(t *testing.T) {
+	r := start(t, nil)
+	for _, name := range []string{"orders", "bills"} {
+		r.createStream(`{"stream":"` + name + `","durable":true}`)
+		require.NoError(t, broker.RestoreIncarnation(vfs.OS(), r.shardDir(name), 7))
+	}
+	r.stop()
+	second := start(t, func(o *Options) { *o = r.options })
+	rd := second.awaitReady()
+	require.Equal(t, "degraded", rd.Status)
+	require.Len(t, rd.Reasons, 2)
+	for i, name := range []string{"bills", "orders"} {
+		require.Equal(t, "set_aside", rd.Reasons[i].Code)
+		require.Contains(t, rd.Reasons[i].Detail, "default/default/"+name+"/0")
+		_, moved, found := strings.Cut(rd.Reasons[i].Detail, "moved_to ")
+		require.True(t, found)
+		require.DirExists(t, moved)
+	}
+	status, _ := second.call("DELETE", "/v1/tenants/default/namespaces/default/streams/orders", "")
+	require.Equal(t, 204, status)
+	require.Eventually(t, func() bool { return len(second.node.Ready().Reasons) == 1 }, patience, time.Millisecond)
+	require.Equal(t, rd.Reasons[0], second.node.Ready().Reasons[0])
+	second.stop()
+	third := start(t, func(o *Options) { *o = r.options })
+	require.Equal(t, "ready", third.awaitReady().Status)
 }

@@ -49,11 +49,30 @@ func (n *Node) Ready() api.Readiness {
 
 // unreadable are the shards that serve and hold records which were found damaged since
 // they were opened: what is before and after them is read, they are not. And those that
-// lacked at this start what had been on the device: an operator is to know until the next.
+// lacked at this start what had been on the device, or found a directory of another
+// incarnation in the place of theirs: an operator is to know until the next.
 type unreadable struct {
 	mu    sync.Mutex
 	shard map[string]error
 	gone  map[string]string
+	aside map[string]string // where that directory was moved to
+}
+
+func (u *unreadable) noteAside(shard, movedTo string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.aside == nil {
+		u.aside = make(map[string]string)
+	}
+	u.aside[shard] = movedTo
+}
+
+// closed is for a shard that is closed: with its stream, what was in its place is of no more
+// use to it.
+func (u *unreadable) closed(shard string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.aside, shard)
 }
 
 func (u *unreadable) noteGone(shard, what string) {
@@ -90,6 +109,9 @@ func (u *unreadable) reasons() []api.Reason {
 	}
 	for _, shard := range slices.Sorted(maps.Keys(u.gone)) {
 		rs = append(rs, api.Reason{Code: "records_gone", Detail: fmt.Sprintf("shard %s: %s", shard, u.gone[shard])})
+	}
+	for _, shard := range slices.Sorted(maps.Keys(u.aside)) {
+		rs = append(rs, api.Reason{Code: "set_aside", Detail: fmt.Sprintf("shard %s was begun anew: the directory in its place was of another incarnation, moved_to %s", shard, u.aside[shard])})
 	}
 	return rs
 }
@@ -208,7 +230,16 @@ func (n *Node) brokerEvents() broker.Events {
 		// What the broker says itself, with the reason, is not said twice.
 		OnState: func(shard string, state partition.State, _ error) {
 			n.unreadable.forget(shard)
+			if state == partition.Closed {
+				n.unreadable.closed(shard)
+			}
 			n.log.Debug("shard", "shard", shard, "state", state.String())
+		},
+		OnSetAside: func(shard, movedTo string, _, _ uint64) {
+			// Later it is what the deletion of an earlier one of the name left behind.
+			if s := *n.status.Load(); s == "starting" || s == "recovering" {
+				n.unreadable.noteAside(shard, movedTo)
+			}
 		},
 		OnGroupsClamped: func(_ string, groups int) { n.metrics.GroupsClamped(groups) },
 		OnRemoved:       func(dir string) { n.log.Info("directory of a deleted stream removed", "dir", dir) },
