@@ -219,12 +219,9 @@ func TestClientThatDoesNotReadAnswers(t *testing.T) {
 				}
 			}
 		}()
-		w.eventually("paused", func() bool { return w.paused[PausedUnread] > before })
 		other := w.dial(transport).login()
 		var others []uint64
-		// It is not read any more once nothing was taken while the other was answered so often.
-		for last := ^uint64(0); last != sent.Load(); {
-			last = sent.Load()
+		answered := func() {
 			for id := range uint64(500) {
 				other.publish(acked(id, batch(name, "read")))
 				answer := other.ack()
@@ -232,6 +229,21 @@ func TestClientThatDoesNotReadAnswers(t *testing.T) {
 				require.Equal(t, id, answer.RequestID)
 				others = append(others, answer.Offset)
 			}
+		}
+		// Over TCP the systems may stop it first: one whose receive buffer is full of small
+		// answers drops those that acknowledge what it sends, too, and then sends no more.
+		for still := 0; w.pauses(PausedUnread) == before && (transport == transportQUIC || still < 10); {
+			last := sent.Load()
+			require.Less(t, last, most, "it is read on and on")
+			answered()
+			if still++; last != sent.Load() {
+				still = 0
+			}
+		}
+		// It is not read any more once nothing was taken while the other was answered so often.
+		for last := ^uint64(0); last != sent.Load(); {
+			last = sent.Load()
+			answered()
 		}
 		require.NoError(t, p.rw.(deadliner).SetWriteDeadline(time.Now()))
 		<-done
