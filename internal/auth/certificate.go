@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 )
 
 // ALPN is the protocol id of the client listener.
@@ -28,18 +29,19 @@ type loadedCertificate struct {
 	certPEM, keyPEM []byte
 }
 
-// LoadCertificate reads a PEM pair. The chain may follow the certificate in its file.
+// LoadCertificate reads a PEM pair. The chain may follow the certificate in its file. One
+// that has ended is served all the same: there is no other, and some clients do not look.
 func LoadCertificate(certFile, keyFile string) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile}
-	if _, err := c.Reload(); err != nil {
+	if _, err := c.Reload(time.Time{}); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
 // Reload reads the files again and reports whether they differ. On an error, half a
-// replaced pair included, the pair in use stays.
-func (c *Certificate) Reload() (changed bool, err error) {
+// replaced pair and a certificate that has ended by now included, the pair in use stays.
+func (c *Certificate) Reload(now time.Time) (changed bool, err error) {
 	certPEM, _, err := readFile(c.certFile)
 	if err != nil {
 		return false, err
@@ -55,9 +57,15 @@ func (c *Certificate) Reload() (changed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("certificate %s with key %s: %w", c.certFile, c.keyFile, err)
 	}
+	if end := pair.Leaf.NotAfter; now.After(end) {
+		return false, fmt.Errorf("certificate %s ended at %s: put one in its place that has not", c.certFile, end.UTC().Format(time.RFC3339))
+	}
 	c.current.Store(&loadedCertificate{pair: pair, certPEM: certPEM, keyPEM: keyPEM})
 	return true, nil
 }
+
+// File is where the certificate is read from.
+func (c *Certificate) File() string { return c.certFile }
 
 // Leaf is the certificate being served.
 func (c *Certificate) Leaf() *x509.Certificate { return c.current.Load().pair.Leaf }

@@ -171,6 +171,63 @@ func TestGeneratedCertificateIsRenewedWhileItRuns(t *testing.T) {
 	require.Equal(t, before, own.served())
 }
 
+// A certificate that has ended is not taken in the place of one that serves; at a start,
+// where there is no other, it is, and the log says so.
+func TestEndedCertificatesAreNotTaken(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	made := func(ago time.Duration) (cert, key []byte) {
+		paths, _, err := auth.EnsureCertificates(t.TempDir(), auth.CertificateOptions{Now: func() time.Time { return time.Now().Add(-ago) }})
+		require.NoError(t, err)
+		cert, err = os.ReadFile(paths.Cert)
+		require.NoError(t, err)
+		key, err = os.ReadFile(paths.Key)
+		require.NoError(t, err)
+		return cert, key
+	}
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	replace := func(which string, ago time.Duration) {
+		cert, key := made(ago)
+		require.NoError(t, os.WriteFile(file(which+".crt"), cert, 0o600))
+		require.NoError(t, os.WriteFile(file(which+".key"), key, 0o600))
+	}
+	looks := make(chan time.Time)
+	both := func(o *Options) {
+		o.looks = looks
+		c := &o.Config
+		c.TLS.Cert, c.TLS.Key = file("clients.crt"), file("clients.key")
+		c.HTTP.TLSCert, c.HTTP.TLSKey = file("api.crt"), file("api.key")
+	}
+	replace("clients", 0)
+	replace("api", 0)
+	r := start(t, both)
+	look := func() {
+		looks <- time.Time{}
+		looks <- time.Time{} // taken when the first is done
+	}
+	first := r.served()
+	require.NotContains(t, r.log.String(), "has ended")
+	replace("clients", 2*year)
+	replace("api", 2*year)
+	look()
+	require.Equal(t, first, r.served())
+	for _, name := range []string{"clients.crt", "api.crt"} {
+		require.Contains(t, r.log.String(), `"level":"ERROR","msg":"certificate not read again; the one in use stays","error":"certificate `+file(name)+" ended at ")
+	}
+	replace("clients", 0)
+	look()
+	second := r.served()
+	require.False(t, second["tcp"].Equal(first["tcp"]))
+	require.True(t, second["http"].Equal(first["http"]))
+	r.stop()
+
+	again := start(t, both)
+	require.True(t, time.Now().After(again.served()["http"].NotAfter), "it is served")
+	const ended = `"level":"WARN","msg":"certificate has ended: clients that check it refuse this broker until it is replaced","file":"`
+	require.Contains(t, again.log.String(), ended+file("api.crt"))
+	require.NotContains(t, again.log.String(), ended+file("clients.crt"))
+}
+
 // A broker that runs never makes another authority in the place of one that is missing: all
 // who trust the first would be cut off. A start does, and serves a certificate of it.
 func TestAMissingAuthorityIsNotReplacedByABrokerThatRuns(t *testing.T) {

@@ -123,6 +123,7 @@ func Start(ctx context.Context, o Options) (_ *Node, err error) {
 	if n.creds, err = openCredentials(n.data, c, o.Now); err != nil {
 		return nil, err
 	}
+	n.reportEnded()
 	if err := n.reportStrays(n.secretPlaces()); err != nil {
 		return nil, err
 	}
@@ -416,13 +417,28 @@ func (n *Node) Reload() {
 	}
 }
 
+// certificates are those that are served.
+func (n *Node) certificates() []*auth.Certificate {
+	if n.httpCert == nil {
+		return []*auth.Certificate{n.creds.certificate}
+	}
+	return []*auth.Certificate{n.creds.certificate, n.httpCert}
+}
+
+// reportEnded says which certificates clients will refuse.
+func (n *Node) reportEnded() {
+	now := n.o.Now()
+	for _, c := range n.certificates() {
+		if end := c.Leaf().NotAfter; now.After(end) {
+			n.log.Warn("certificate has ended: clients that check it refuse this broker until it is replaced", "file", c.File(), "not_after", end)
+		}
+	}
+}
+
 func (n *Node) look() {
 	n.creds.renew(n.o.Now, n.log)
-	for _, c := range []*auth.Certificate{n.creds.certificate, n.httpCert} {
-		if c == nil {
-			continue
-		}
-		if changed, err := c.Reload(); err != nil {
+	for _, c := range n.certificates() {
+		if changed, err := c.Reload(n.o.Now()); err != nil {
 			n.log.Error("certificate not read again; the one in use stays", "error", err)
 		} else if changed {
 			n.log.Info("certificate replaced", "not_after", c.Leaf().NotAfter)
