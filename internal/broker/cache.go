@@ -48,7 +48,7 @@ type cacheUnit struct {
 
 func (b *Broker) newCache(def *meta.Cache) *Cache {
 	c := new(Cache)
-	c.init(b, c, kindCache, b.cachesRoot(), key{def.Tenant, def.Namespace, def.Name}, def.Shards)
+	c.init(b, c, kindCache, key{def.Tenant, def.Namespace, def.Name}, def.Shards)
 	c.meta.Store(def)
 	return c
 }
@@ -262,7 +262,7 @@ func (c *Cache) openShard(ctx context.Context, sh *shard, dir string) (unit, err
 	}
 	u := &cacheUnit{Cache: values, name: sh.name, log: c.broker.o.Log}
 	u.open = func(ctx context.Context) (*partition.Counter, error) {
-		dir, err := c.broker.claim(sh, c.broker.countersRoot())
+		dir, err := c.broker.claim(sh, countersDir)
 		if err != nil {
 			return nil, err
 		}
@@ -281,12 +281,11 @@ func (c *Cache) openShard(ctx context.Context, sh *shard, dir string) (unit, err
 // hadCounters says whether the counters of a shard were used. An error says so too: the
 // opening will name it.
 func (b *Broker) hadCounters(sh *shard) bool {
-	root := b.countersRoot()
-	made, err := exists(b.o.FS, madeMark(root, sh.dirName(), sh.owner.def.incarnation()))
+	made, err := exists(b.o.FS, madeMark(b.o.Root, countersDir, sh.dirName(), sh.owner.def.incarnation()))
 	if made || err != nil {
 		return true
 	}
-	there, err := exists(b.o.FS, filepath.Join(root, sh.dirName()))
+	there, err := exists(b.o.FS, filepath.Join(b.countersRoot(), sh.dirName()))
 	return there || err != nil
 }
 

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -68,8 +67,9 @@ func TestDamagedCountersAreNamedFromTheStart(t *testing.T) {
 // used are not missed.
 func TestLostDirectoriesOfACacheAreNamedFromTheStart(t *testing.T) {
 	for _, part := range []string{countersDir, cachesDir} {
-		for _, empty := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, empty %t", part, empty), func(t *testing.T) {
+		for _, lost := range []string{"missing", "empty", "with all around it"} {
+			empty := lost == "empty"
+			t.Run(part+", "+lost, func(t *testing.T) {
 				w := newWorld(t)
 				b := w.open()
 				for _, name := range []string{"c", "unused"} {
@@ -81,12 +81,18 @@ func TestLostDirectoriesOfACacheAreNamedFromTheStart(t *testing.T) {
 				sums, err := c.Counters(deadline(t), 0)
 				require.NoError(t, err)
 				require.NoError(t, sums.Add(deadline(t), &partition.CounterAdd{Key: []byte("n"), Delta: 3}))
+				if lost == "with all around it" {
+					require.NoError(t, b.DeleteCache(deadline(t), "t1", "ns", "unused"))
+				}
 				require.NoError(t, b.Close(context.Background()))
 				dir := filepath.Join(w.root, part, segment.ShardDirName("t1", "ns", "c", 0))
 				away := filepath.Join(t.TempDir(), "away")
 				require.NoError(t, os.Rename(dir, away))
-				if empty {
+				switch lost {
+				case "empty":
 					require.NoError(t, os.Mkdir(dir, 0o700))
+				case "with all around it":
+					require.NoError(t, os.RemoveAll(filepath.Dir(dir)))
 				}
 
 				b = w.open()
@@ -106,6 +112,7 @@ func TestLostDirectoriesOfACacheAreNamedFromTheStart(t *testing.T) {
 				require.ErrorAs(t, b.reopen(deadline(t), &c.resource, 0), &missing)
 
 				require.NoError(t, os.RemoveAll(dir))
+				require.NoError(t, os.MkdirAll(filepath.Dir(dir), 0o700))
 				require.NoError(t, os.Rename(away, dir))
 				require.NoError(t, b.reopen(deadline(t), &c.resource, 0))
 				require.Empty(t, b.Damaged())

@@ -36,14 +36,18 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("directory %s %s: mount or restore it, or remove %s to begin anew without its records", e.Dir, what, e.Mark)
 }
 
-// madeMark is the file that says that the directory was made for the incarnation.
-func madeMark(root, dirName string, incarnation uint64) string {
+// madeMark is the file that says that a directory below root/sub was made for the
+// incarnation. It is not below sub itself: what is missing may be the whole of that.
+func madeMark(root, sub, dirName string, incarnation uint64) string {
+	if sub != "" {
+		dirName = sub + "." + dirName
+	}
 	return filepath.Join(root, madeDir, fmt.Sprintf("%s-%016x", dirName, incarnation))
 }
 
 // groupsMark is the file that says that the groups of the shard had a log.
 func groupsMark(root, dirName string, incarnation uint64) string {
-	return madeMark(root, dirName+"."+groupsDir, incarnation)
+	return madeMark(root, groupsDir, dirName, incarnation)
 }
 
 // markMade records durably that the directory was made.
@@ -141,17 +145,18 @@ func emptied(fsys vfs.FS, dir string, says bool) (bool, error) {
 	return ok && m.SyncedBytes > 0, err
 }
 
-// claim makes dir the directory of the incarnation want. One of another incarnation is
+// claim makes dir, below root/sub, the directory of the incarnation want. One of another incarnation is
 // renamed into root/aside. One that does not say is taken: its file was lost, or it was
 // being made when the machine stopped. One that was made and is gone, or has lost its log,
 // is a *MissingError and stays as it is.
-func claim(fsys vfs.FS, root, dirName string, want uint64) (dir string, c claimed, err error) {
-	dir = filepath.Join(root, dirName)
+func claim(fsys vfs.FS, root, sub, dirName string, want uint64) (dir string, c claimed, err error) {
+	home := filepath.Join(root, sub)
+	dir = filepath.Join(home, dirName)
 	c.found, err = readIncarnation(fsys, dir)
 	if err != nil {
 		return "", c, err
 	}
-	mark := madeMark(root, dirName, want)
+	mark := madeMark(root, sub, dirName, want)
 	made, err := exists(fsys, mark)
 	if err != nil {
 		return "", c, err
@@ -174,28 +179,33 @@ func claim(fsys vfs.FS, root, dirName string, want uint64) (dir string, c claime
 			}
 		}
 		c.adopted = c.found == 0 && segments
-		if !segments { // begun anew, and its groups with it
+		if !segments && sub == "" { // begun anew, and its groups with it
 			if err := fsys.Remove(groupsMark(root, dirName, want)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return "", c, err
 			}
 		}
-	} else if c.setAside, err = moveInto(fsys, root, asideDir, dirName, c.found); err != nil {
+	} else if c.setAside, err = moveInto(fsys, home, asideDir, dirName, c.found); err != nil {
 		return "", c, err
 	}
-	switch {
-	case c.found == want && made:
+	if c.found == want && made {
 		return dir, c, nil
-	case c.found == want: // restored, or the machine stopped before the mark
-		return dir, c, markMade(fsys, mark)
 	}
-	if err := fsys.MkdirAll(dir); err != nil {
+	if c.found != want { // else restored, or the machine stopped before the mark
+		if err := fsys.MkdirAll(dir); err != nil {
+			return "", c, err
+		}
+		if err := segment.WriteFile(fsys, dir, incarnationName, appendIncarnation(nil, want)); err != nil {
+			return "", c, err
+		}
+	}
+	// No power cut leaves the mark and takes what it speaks of.
+	if err := fsys.SyncDir(home); err != nil {
 		return "", c, err
 	}
-	if err := segment.WriteFile(fsys, dir, incarnationName, appendIncarnation(nil, want)); err != nil {
-		return "", c, err
-	}
-	if err := fsys.SyncDir(root); err != nil {
-		return "", c, err
+	if sub != "" {
+		if err := fsys.SyncDir(root); err != nil {
+			return "", c, err
+		}
 	}
 	return dir, c, markMade(fsys, mark)
 }

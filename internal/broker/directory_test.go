@@ -1,12 +1,14 @@
 package broker
 
 import (
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/felixlog/felix/internal/testkit/disk"
 	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/storage/vfs"
 )
@@ -26,17 +28,17 @@ func TestIncarnationFile(t *testing.T) {
 func TestADirectoryIsClaimed(t *testing.T) {
 	fsys := vfs.OS()
 	root := t.TempDir()
-	dir, c, err := claim(fsys, root, "s", 1)
+	dir, c, err := claim(fsys, root, "", "s", 1)
 	require.NoError(t, err)
 	require.Equal(t, claimed{}, c)
-	again, c, err := claim(fsys, root, "s", 1)
+	again, c, err := claim(fsys, root, "", "s", 1)
 	require.NoError(t, err)
 	require.Equal(t, dir, again)
 	require.Equal(t, claimed{found: 1}, c)
 
 	// Another incarnation: the old one is set aside, with all that is in it.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, segment.SegmentName(0)), []byte("old"), 0o600))
-	_, c, err = claim(fsys, root, "s", 2)
+	_, c, err = claim(fsys, root, "", "s", 2)
 	require.NoError(t, err)
 	require.Equal(t, uint64(1), c.found)
 	kept, err := os.ReadFile(filepath.Join(c.setAside, segment.SegmentName(0)))
@@ -45,14 +47,14 @@ func TestADirectoryIsClaimed(t *testing.T) {
 
 	// The same incarnation set aside twice does not overwrite the first.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, incarnationName), appendIncarnation(nil, 1), 0o600))
-	_, c2, err := claim(fsys, root, "s", 3)
+	_, c2, err := claim(fsys, root, "", "s", 3)
 	require.NoError(t, err)
 	require.NotEqual(t, c.setAside, c2.setAside)
 
 	// The file is lost: the records are the shard's.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, segment.SegmentName(0)), []byte("mine"), 0o600))
 	require.NoError(t, os.Truncate(filepath.Join(dir, incarnationName), 0))
-	_, c, err = claim(fsys, root, "s", 3)
+	_, c, err = claim(fsys, root, "", "s", 3)
 	require.NoError(t, err)
 	require.True(t, c.adopted)
 	found, err := readIncarnation(fsys, dir)
@@ -66,11 +68,36 @@ func TestARestoredDirectoryIsMissedToo(t *testing.T) {
 	dir := filepath.Join(root, "s")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, RestoreIncarnation(fsys, dir, 1))
-	_, _, err := claim(fsys, root, "s", 1)
+	_, _, err := claim(fsys, root, "", "s", 1)
 	require.NoError(t, err)
 	require.NoError(t, os.RemoveAll(dir))
-	_, _, err = claim(fsys, root, "s", 1)
-	require.Equal(t, &MissingError{Dir: dir, Mark: madeMark(root, "s", 1)}, err)
+	_, _, err = claim(fsys, root, "", "s", 1)
+	require.Equal(t, &MissingError{Dir: dir, Mark: madeMark(root, "", "s", 1)}, err)
+}
+
+// A claim that is killed, and one after it that a power cut ends, leave no mark of a
+// directory that they did not make for good.
+func TestPowerCutsInAClaim(t *testing.T) {
+	for seed := range uint64(8) {
+		for n := 0; ; n++ {
+			r := rand.New(rand.NewPCG(seed, uint64(n)))
+			d := disk.NewStrict(seed*1000+uint64(n), disk.Options{})
+			require.NoError(t, d.MkdirAll("/root"))
+			require.NoError(t, d.SyncDir("/"))
+			d.StopAfter(n)
+			_, _, err := claim(d, "/root", cachesDir, "s", 1)
+			whole := err == nil
+			d = d.Kill()
+			d.StopAfter(r.IntN(8))
+			_, _, _ = claim(d, "/root", cachesDir, "s", 1)
+			d = d.Crash()
+			_, _, err = claim(d, "/root", cachesDir, "s", 1)
+			require.NoError(t, err, "seed %d, stopped after %d", seed, n)
+			if whole {
+				break
+			}
+		}
+	}
 }
 
 func TestATreeIsRemovedInSteps(t *testing.T) {

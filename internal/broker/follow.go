@@ -165,7 +165,7 @@ func (c *changes[T]) dropUnlisted() {
 
 func (b *Broker) newStream(def *meta.Stream) *Stream {
 	s := new(Stream)
-	s.init(b, s, kindStream, b.o.Root, key{def.Tenant, def.Namespace, def.Name}, def.Shards)
+	s.init(b, s, kindStream, key{def.Tenant, def.Namespace, def.Name}, def.Shards)
 	s.meta.Store(def)
 	s.routing, _ = wire.ParseRouting(string(def.Routing))
 	return s
@@ -190,7 +190,7 @@ func (b *Broker) reportOrphans() {
 		}
 	})
 	b.reportUnknown(b.o.Root, known, "directory belongs to no stream and is left alone")
-	cached := map[string]bool{asideDir: true, trashDir: true, madeDir: true}
+	cached := map[string]bool{asideDir: true, trashDir: true}
 	b.Caches(func(c *Cache) {
 		for i := range c.shards {
 			cached[c.shards[i].dirName()] = true

@@ -94,17 +94,18 @@ func (b *Broker) openShard(sh *shard) {
 }
 
 func (b *Broker) openLog(ctx context.Context, sh *shard) (unit, error) {
-	dir, err := b.claim(sh, sh.owner.root)
+	dir, err := b.claim(sh, sh.owner.subs()[0])
 	if err != nil {
 		return nil, err
 	}
 	return sh.owner.def.openShard(ctx, sh, dir)
 }
 
-// claim makes sure that the directory of a shard below root is that of its incarnation.
-func (b *Broker) claim(sh *shard, root string) (string, error) {
+// claim makes sure that the directory of a shard below a subdirectory of the root is that
+// of its incarnation.
+func (b *Broker) claim(sh *shard, sub string) (string, error) {
 	want := sh.owner.def.incarnation()
-	dir, c, err := claim(b.o.FS, root, sh.dirName(), want)
+	dir, c, err := claim(b.o.FS, b.o.Root, sub, sh.dirName(), want)
 	if err != nil {
 		return "", err
 	}
@@ -191,7 +192,7 @@ func (b *Broker) groups(dir string, sh *shard, def *meta.Stream) *partition.Grou
 			b.o.Events.OnGroupsClamped(shard, groups)
 		}
 	}
-	mark := groupsMark(sh.owner.root, sh.dirName(), def.Incarnation)
+	mark := groupsMark(b.o.Root, sh.dirName(), def.Incarnation)
 	h.Made = func() error {
 		if made, err := exists(b.o.FS, mark); made || err != nil {
 			return err
@@ -314,16 +315,17 @@ func (b *Broker) deleteShard(sh *shard) {
 	if !sh.owner.def.durable() {
 		return
 	}
-	for _, root := range sh.owner.roots() {
-		b.trash(sh, root)
+	for _, sub := range sh.owner.subs() {
+		b.trash(sh, sub)
 	}
 }
 
-// trash moves the directory of a deleted shard below root out of the way and has it
-// removed.
-func (b *Broker) trash(sh *shard, root string) {
+// trash moves the directory of a deleted shard below a subdirectory of the root out of the
+// way and has it removed.
+func (b *Broker) trash(sh *shard, sub string) {
+	root := filepath.Join(b.o.Root, sub)
 	dirName, want := sh.dirName(), sh.owner.def.incarnation()
-	for _, mark := range []string{madeMark(root, dirName, want), groupsMark(root, dirName, want)} {
+	for _, mark := range []string{madeMark(b.o.Root, sub, dirName, want), groupsMark(b.o.Root, dirName, want)} {
 		if err := b.o.FS.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			b.o.Log.Warn("mark of a deleted shard cannot be removed", "shard", sh.name, "error", err)
 		}

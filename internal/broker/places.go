@@ -20,10 +20,7 @@ var markName = regexp.MustCompile(`-[0-9a-f]{16}$`)
 // own are taken for the broker's here: it names those that no stream or cache has itself.
 func Roots(root string) (places []Place) {
 	for _, sub := range []string{"", cachesDir, countersDir} {
-		dir := filepath.Join(root, sub)
-		places = append(places,
-			Place{dir, func(e fs.DirEntry) bool { return e.IsDir() || sub == "" && e.Name() == dirlock.Name }},
-			Place{filepath.Join(dir, madeDir), func(e fs.DirEntry) bool { return !e.IsDir() && markName.MatchString(e.Name()) }})
+		places = append(places, Place{filepath.Join(root, sub), func(e fs.DirEntry) bool { return e.IsDir() || sub == "" && e.Name() == dirlock.Name }})
 	}
-	return places
+	return append(places, Place{filepath.Join(root, madeDir), func(e fs.DirEntry) bool { return !e.IsDir() && markName.MatchString(e.Name()) }})
 }

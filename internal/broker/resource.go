@@ -36,7 +36,6 @@ type resource struct {
 	broker  *Broker
 	def     definition
 	kind    string // "stream" or "cache"
-	root    string // of the directories of its shards
 	key     key
 	shards  []shard
 	deleted atomic.Bool
@@ -69,8 +68,8 @@ func (st *status) unjudged() bool {
 		!isA[*projection.UnreadableError](st.err)
 }
 
-func (r *resource) init(b *Broker, def definition, kind, root string, k key, shards uint32) {
-	r.broker, r.def, r.kind, r.root, r.key, r.gone = b, def, kind, root, k, make(chan struct{})
+func (r *resource) init(b *Broker, def definition, kind string, k key, shards uint32) {
+	r.broker, r.def, r.kind, r.key, r.gone = b, def, kind, k, make(chan struct{})
 	r.shards = make([]shard, shards)
 	for i := range r.shards {
 		sh := &r.shards[i]
@@ -89,12 +88,13 @@ func (sh *shard) dirName() string {
 	return segment.ShardDirName(k.tenant, k.namespace, k.name, sh.index)
 }
 
-// roots are where its shards have directories.
-func (r *resource) roots() []string {
+// subs are the subdirectories of the root in which its shards have directories, that of
+// what they are first.
+func (r *resource) subs() []string {
 	if r.kind == kindCache {
-		return []string{r.broker.cachesRoot(), r.broker.countersRoot()}
+		return []string{cachesDir, countersDir}
 	}
-	return []string{r.root}
+	return []string{""}
 }
 
 // lastKey names what shares directories with it.
