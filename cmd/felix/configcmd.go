@@ -61,6 +61,9 @@ func (e *environment) configCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			for _, name := range cfg.UnknownEnv {
+				fmt.Fprintf(e.err, "felix: %s looks like a setting and is none\n", name)
+			}
 			if e.opts.json {
 				printJSON(e.out, items[config.Entry]{cfg.Entries})
 				return nil

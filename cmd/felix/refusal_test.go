@@ -74,6 +74,9 @@ func TestServeRefusals(t *testing.T) {
 		b := own.serve()
 		require.NoError(t, b.Stop())
 		require.Contains(t, b.Tail(), "FELIX_DURABLE_FSYNC")
+		_, errs := own.felix("config")
+		require.Zero(t, own.exit)
+		require.Contains(t, errs, "FELIX_DURABLE_FSYNC looks like a setting and is none")
 	})
 	t.Run("without storage", func(t *testing.T) {
 		own := newShell(t)

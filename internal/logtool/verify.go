@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	adviceRestore = "restore the shard from a replica or a backup; what is before and after the damage can be read with dump"
+	adviceRestore = "restore the shard from a replica or a backup; what is before the damage, and each other segment by its file, can be read with dump"
 	adviceRepair  = "a complete record that fails its check may have been acknowledged: restore from a replica or a backup, or let repair_checksum_tail cut it"
 	adviceCut     = "opening the log cuts it"
 	adviceLost    = "opening the log cuts it; acknowledged records may be lost, for it is below the durable mark"
