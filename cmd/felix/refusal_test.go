@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/auth"
 )
 
 // A broker that cannot start says why, with the exit status of its kind, and leaves
@@ -26,6 +28,11 @@ func TestServeRefusals(t *testing.T) {
 	foreign := filepath.Dir(write("foreign/thesis.tex", "x"))
 	file := write("file", "x")
 	settings := write("felix.yaml", "storage:\n  fsync_mod: none\n")
+	half := filepath.Join(s.dir, "half")
+	_, _, err := auth.EnsureCertificates(filepath.Join(half, "tls"), auth.CertificateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(filepath.Join(half, "tls", "ca.key")))
+	write("half/node.json", "") // of a broker's own directory
 	free := []string{"--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--storage-min-free", "0"}
 	fresh := []string{"--data", filepath.Join(s.dir, "fresh")}
 	for _, c := range []struct {
@@ -38,6 +45,7 @@ func TestServeRefusals(t *testing.T) {
 		{"directory of a newer version", []string{"--data", newer}, exitOther, []string{"written by a newer version", "format 99"}},
 		{"directory with foreign files", []string{"--data", foreign}, exitOther, []string{"holds files that are not Felix's", "thesis.tex"}},
 		{"directory that is a file", []string{"--data", file}, exitOther, []string{"is not a directory"}},
+		{"half an authority", []string{"--data", half}, exitOther, []string{"half/tls/ca.key is not there", "remove", "ca.crt too"}},
 		{"clients' address taken", append(fresh, "--listen", running.Clients), exitOther, []string{"another process listens there", running.Clients}},
 		{"HTTP address taken", append(fresh, "--http-listen", strings.TrimPrefix(running.HTTP, "http://")), exitOther, []string{"another process listens there"}},
 		{"open to other machines", append(fresh, "--listen", "0.0.0.0:0"), exitUsage, []string{"other machines", "tls.cert"}},

@@ -39,7 +39,8 @@ type CertificateOptions struct {
 	KeepAuthority bool
 }
 
-// ErrNoAuthority says that ca.crt or ca.key is missing where a new one must not be made.
+// ErrNoAuthority says that ca.crt or ca.key is missing where a new one must not be made:
+// where only one of the two is, or a broker runs.
 var ErrNoAuthority = errors.New("the certificate authority is missing")
 
 // CertificatePaths are the files of a private authority and its server certificate.
@@ -53,7 +54,9 @@ type CertificatePaths struct {
 // EnsureCertificates makes, under dir, a private certificate authority (ca.crt,
 // ca.key) and a server certificate signed by it (server.crt, server.key), keeping what
 // is there and still good: the server certificate is renewed within 30 days of its end,
-// or when it lacks one of the hosts. It reports whether anything was written.
+// or when it lacks one of the hosts. An authority of which one file is missing is
+// ErrNoAuthority: all who trust it would be cut off by another. It reports whether
+// anything was written.
 //
 // The server certificate is one that rustls clients accept: EC P-256, X.509 v3,
 // CA:FALSE, serverAuth, names in the subject alternative name. Keys have mode 0600.
@@ -76,13 +79,16 @@ func EnsureCertificates(dir string, o CertificateOptions) (paths CertificatePath
 		}
 	}
 	caKeyPath := filepath.Join(dir, "ca.key")
+	if err := halfAuthority(paths, caKeyPath); err != nil {
+		return paths, false, err
+	}
 	ca, caKey, err := loadPair(paths.CA, caKeyPath)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && o.KeepAuthority:
 		return paths, false, fmt.Errorf("%w: %w: restore %s and %s; a start without them makes new ones, and every client has to be given the new %s",
 			ErrNoAuthority, err, paths.CA, caKeyPath, filepath.Base(paths.CA))
 	case errors.Is(err, fs.ErrNotExist):
-		if ca, caKey, err = makeAuthority(paths.CA, caKeyPath, now()); err != nil {
+		if ca, caKey, err = makeAuthority(paths, caKeyPath, now()); err != nil {
 			return paths, false, err
 		}
 		changed = true
@@ -100,6 +106,34 @@ func EnsureCertificates(dir string, o CertificateOptions) (paths CertificatePath
 		return paths, changed, err
 	}
 	return paths, true, makeLeaf(paths, ca, caKey, o.Hosts, now())
+}
+
+// halfAuthority refuses an authority of which one file is missing: another in its place
+// would cut off all who trust it. Its key alone, with nothing that it has signed, is what
+// a start leaves that ended while it made one: nobody trusts that yet.
+func halfAuthority(paths CertificatePaths, caKeyPath string) error {
+	there := func(name string) (bool, error) {
+		_, err := os.Lstat(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	ca, caErr := there(paths.CA)
+	key, keyErr := there(caKeyPath)
+	leaf, leafErr := there(paths.Cert)
+	if err := errors.Join(caErr, keyErr, leafErr); err != nil {
+		return err
+	}
+	missing, left := paths.CA, caKeyPath
+	switch {
+	case ca == key, key && !leaf:
+		return nil
+	case ca:
+		missing, left = caKeyPath, paths.CA
+	}
+	return fmt.Errorf("%w: %s is not there, and %s is: restore it; to have another authority made, which every client has to be given, remove %s too and start again",
+		ErrNoAuthority, missing, left, left)
 }
 
 func leafGood(leaf, ca *x509.Certificate, hosts []string, now time.Time) bool {
@@ -143,7 +177,13 @@ func loadPair(certPath, keyPath string) (*x509.Certificate, *ecdsa.PrivateKey, e
 	return cert, key, nil
 }
 
-func makeAuthority(certPath, keyPath string, now time.Time) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+// makeAuthority makes an authority where there is none. What one that is gone has signed
+// goes first: half an authority beside it is one in use (see halfAuthority), and not one
+// whose making was cut short.
+func makeAuthority(paths CertificatePaths, keyPath string, now time.Time) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	if err := removeFile(paths.Cert); err != nil {
+		return nil, nil, err
+	}
 	serial, err := serialNumber()
 	if err != nil {
 		return nil, nil, err
@@ -158,11 +198,11 @@ func makeAuthority(certPath, keyPath string, now time.Time) (*x509.Certificate, 
 		BasicConstraintsValid: true,
 		MaxPathLenZero:        true,
 	}
-	key, err := writePair(certPath, keyPath, template, template, nil)
+	key, err := writePair(paths.CA, keyPath, template, template, nil)
 	if err != nil {
 		return nil, nil, err
 	}
-	cert, _, err := loadPair(certPath, keyPath)
+	cert, _, err := loadPair(paths.CA, keyPath)
 	return cert, key, err
 }
 
@@ -210,13 +250,22 @@ func writePair(certPath, keyPath string, template, parent *x509.Certificate, sig
 	if err != nil {
 		return nil, fmt.Errorf("make key %s: %w", keyPath, err)
 	}
-	if err := os.Remove(certPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := removeFile(certPath); err != nil {
 		return nil, err
 	}
 	if err := writeFile(keyPath, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), privateFileMode); err != nil {
 		return nil, err
 	}
 	return key, writeFile(certPath, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o644)
+}
+
+// removeFile removes a file, durably, if it is there.
+func removeFile(name string) error {
+	err := os.Remove(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return errors.Join(err, syncDir(filepath.Dir(name)))
 }
 
 func serialNumber() (*big.Int, error) {

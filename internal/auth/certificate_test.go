@@ -95,6 +95,77 @@ func TestEnsureCertificates(t *testing.T) {
 	require.ErrorContains(t, err, "do not belong together")
 }
 
+// Half an authority is one that somebody trusts: another is made only once both files are
+// removed. What a start left that ended while it made one is no such half.
+func TestHalfAnAuthorityIsRefused(t *testing.T) {
+	for missing, left := range map[string]string{"ca.crt": "ca.key", "ca.key": "ca.crt"} {
+		dir := filepath.Join(t.TempDir(), "tls")
+		_, _, err := EnsureCertificates(dir, CertificateOptions{})
+		require.NoError(t, err)
+		require.NoError(t, os.Remove(filepath.Join(dir, missing)))
+		before := tree(t, dir)
+		for _, o := range []CertificateOptions{{}, {KeepAuthority: true}} {
+			_, changed, err := EnsureCertificates(dir, o)
+			require.ErrorIs(t, err, ErrNoAuthority)
+			require.ErrorContains(t, err, filepath.Join(dir, missing)+" is not there")
+			require.ErrorContains(t, err, "remove "+filepath.Join(dir, left)+" too")
+			require.False(t, changed)
+			require.Equal(t, before, tree(t, dir), "nothing is written")
+		}
+		// The explicit wish.
+		require.NoError(t, os.Remove(filepath.Join(dir, left)))
+		_, changed, err := EnsureCertificates(dir, CertificateOptions{})
+		require.NoError(t, err)
+		require.True(t, changed)
+	}
+}
+
+// A start may end at any moment while it makes an authority, the first one or another: the
+// next start makes it.
+func TestAnAuthorityWhoseMakingWasCutShortIsMade(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		dir := filepath.Join(t.TempDir(), "tls")
+		caKey := filepath.Join(dir, "ca.key")
+		paths, _, err := EnsureCertificates(dir, CertificateOptions{})
+		require.NoError(t, err)
+		for _, name := range []string{paths.CA, caKey} {
+			require.NoError(t, os.Remove(name))
+		}
+		if first {
+			require.NoError(t, os.Remove(paths.Cert))
+			require.NoError(t, os.Remove(paths.Key))
+		}
+		// It ends where the certificate would be written, behind the key.
+		cut := paths
+		cut.CA = filepath.Join(dir, "none", "ca.crt")
+		_, _, err = makeAuthority(cut, caKey, time.Now())
+		require.Error(t, err)
+		require.FileExists(t, caKey)
+		for range 2 {
+			_, _, err = EnsureCertificates(dir, CertificateOptions{})
+			require.NoError(t, err)
+			_, err = LoadCertificate(paths.Cert, paths.Key)
+			require.NoError(t, err)
+			// And behind the authority, where there is no certificate of it yet.
+			require.NoError(t, os.Remove(paths.Cert))
+		}
+	}
+}
+
+// tree are the files of a directory.
+func tree(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	files := map[string]string{}
+	for _, e := range entries {
+		raw, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		require.NoError(t, err)
+		files[e.Name()] = string(raw)
+	}
+	return files
+}
+
 func TestReloadKeepsThePairInUse(t *testing.T) {
 	dir := t.TempDir()
 	paths, _, err := EnsureCertificates(dir, CertificateOptions{})
