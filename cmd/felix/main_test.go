@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,6 +22,16 @@ const asFelix = "TEST_AS_FELIX"
 
 // patience bounds every wait of a test: far more than anything takes.
 const patience = 5 * time.Minute
+
+// hungUpFirst hangs this program up before its main function begins.
+const hungUpFirst = "TEST_HUNG_UP_FIRST"
+
+var _ = func() error {
+	if os.Getenv(hungUpFirst) == "" {
+		return nil
+	}
+	return syscall.Kill(os.Getpid(), syscall.SIGHUP)
+}()
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asFelix) != "" {

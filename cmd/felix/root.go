@@ -7,6 +7,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"github.com/felixlog/felix/internal/hangup"
 )
 
 // root builds the command tree.
@@ -20,9 +22,15 @@ func (e *environment) root() *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
+	serve := e.serveCommand()
+	root.PersistentPreRun = func(c *cobra.Command, _ []string) {
+		if c != serve {
+			hangup.Release()
+		}
+	}
 	e.opts.register(root.PersistentFlags())
 	root.AddCommand(
-		e.serveCommand(), e.configCommand(), e.contextCommand(), e.versionCommand(),
+		serve, e.configCommand(), e.contextCommand(), e.versionCommand(),
 		e.pubCommand(), e.subCommand(), e.demoCommand(), e.logCommand(), e.benchCommand(), e.floorCommand(), e.topCommand(), e.streamCommand(), e.cacheCommand(), e.counterCommand(), e.groupCommand(), e.tenantCommand(), e.namespaceCommand(), e.tokenCommand(), e.backupCommand(), e.restoreCommand(), e.importCommand(),
 	)
 	return root

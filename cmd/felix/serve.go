@@ -4,12 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/felixlog/felix/internal/config"
+	"github.com/felixlog/felix/internal/hangup"
 	"github.com/felixlog/felix/internal/node"
 	"github.com/felixlog/felix/internal/obs"
 )
@@ -30,11 +29,9 @@ func (e *environment) serveCommand() *cobra.Command {
 }
 
 func (e *environment) serve(c *cobra.Command) error {
-	// From the first moment on, since a hang-up that nobody takes ends the process: one
-	// that comes during the start waits for its end.
-	hangups := make(chan os.Signal, 1) // those that come while one waits ask for the same
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
+	// One that came before, and one that comes during the start, waits for its end.
+	hangups, stopHangups := hangup.Take()
+	defer stopHangups()
 	cfg, err := e.settings(c)
 	if err != nil {
 		return err

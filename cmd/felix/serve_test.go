@@ -46,6 +46,15 @@ func TestHangUpReadsCertificatesAgain(t *testing.T) {
 	s.ok("pub", "orders", "still here")
 }
 
+// A broker is hung up before its main function begins, and serves; a command is ended by it.
+func TestHangUpAtTheFirstMoment(t *testing.T) {
+	s := newShell(t)
+	s.env = append(s.env, hungUpFirst+"=1")
+	s.serve().hungUp()
+	s.felix("version")
+	require.Equal(t, -1, s.exit, "ended by a signal")
+}
+
 // A hang-up during the start ends nothing either, and is answered once the broker serves.
 func TestHangUpDuringTheStart(t *testing.T) {
 	s := newShell(t)

@@ -41,6 +41,7 @@ var order = map[string]int{
 	"internal/stream": 50, "internal/queue": 50, "internal/cache": 50, "internal/counter": 50,
 	"internal/meta":      60,
 	"internal/child":     60,
+	"internal/hangup":    60,
 	"internal/replica":   70,
 	"internal/archive":   75,
 	"internal/partition": 80,
