@@ -20,6 +20,7 @@ func (e *environment) serveCommand() *cobra.Command {
 		Long: "Run a broker. Without flags its data is in ./felix-data, clients are served on 127.0.0.1:5000 (QUIC and TLS on TCP)\n" +
 			"and API, health and metrics on http://127.0.0.1:8080. The first start makes a private certificate authority, a\n" +
 			"signing key, the tenant and namespace `default`, and a context file, so that the other commands need no flags.\n" +
+			"A second broker of the same user leaves the first one's context alone: --context NAME has it write one of its own.\n" +
 			"`felix config` prints every setting, its value and where it came from.",
 		Args: cobra.NoArgs,
 		RunE: ran(func(c *cobra.Command, _ []string) error { return e.serve(c) }),
@@ -51,7 +52,7 @@ func (e *environment) serve(c *cobra.Command) error {
 		}
 	}
 	ctx := c.Context()
-	n, err := node.Start(ctx, node.Options{Config: cfg.Options, Version: version(), ContextFile: file, Log: log, Getenv: e.getenv})
+	n, err := node.Start(ctx, node.Options{Config: cfg.Options, Version: version(), ContextFile: file, Context: e.opts.context, Log: log, Getenv: e.getenv})
 	if err != nil {
 		// Nothing that a client would call unreachable or refused.
 		return &exitError{exitOther, err}

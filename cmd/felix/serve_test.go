@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/auth"
 )
 
 // hungUp waits until the broker has answered a hang-up, which the timer's looks do not say.
@@ -113,4 +115,37 @@ func hangUpReader(ctx context.Context, pipe, pid string) error {
 	}
 	_, err = w.WriteString("storage:\n  min_free: 0\n")
 	return errors.Join(err, w.Close())
+}
+
+// Two brokers of one user: commands go where they went, and to the second by its context.
+func TestTwoBrokersOfOneUser(t *testing.T) {
+	s := newShell(t)
+	first := s.serve()
+	s.ok("stream", "create", "orders", "--durable")
+	second := s.serve("--data", "other")
+	require.Contains(t, second.Tail(), "start with --context NAME")
+	require.Equal(t, "0\n", s.ok("pub", "orders", "to the first"))
+	require.NoError(t, second.Stop())
+	second = s.serve("--data", "other", "--context", "other")
+	s.ok("stream", "create", "jobs", "--durable", "--context", "other")
+	s.felix("pub", "jobs", "x")
+	require.Equal(t, exitMissing, s.exit, "the first has no such stream")
+	s.ok("context", "use", "other")
+	require.Equal(t, "0\n", s.ok("pub", "jobs", "to the second"))
+	shown := decode[items[map[string]any]](t, s.ok("context", "ls", "--json"))
+	require.Len(t, shown.Items, 2)
+	require.Contains(t, s.ok("context", "ls"), first.Clients)
+}
+
+// With certificates of one's own on loopback commands need no flags either, whichever name
+// they carry.
+func TestCommandsWithCertificatesOfOnesOwn(t *testing.T) {
+	for _, hosts := range [][]string{{"localhost"}, {"127.0.0.1"}, {"127.0.0.1", "broker-1.example"}} {
+		s := newShell(t)
+		paths, _, err := auth.EnsureCertificates(filepath.Join(s.dir, "own"), auth.CertificateOptions{Hosts: hosts})
+		require.NoError(t, err)
+		s.serve("--tls-cert", paths.Cert, "--tls-key", paths.Key, "--http-tls-cert", paths.Cert, "--http-tls-key", paths.Key)
+		s.ok("stream", "create", "orders", "--durable")
+		require.Equal(t, "0\n", s.ok("pub", "orders", "hello"), "%v", hosts)
+	}
 }

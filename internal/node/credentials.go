@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
-	"reflect"
 	"time"
 
 	"github.com/felixlog/felix/internal/auth"
@@ -27,7 +25,7 @@ type credentials struct {
 	keys        *auth.Keys
 	ca          string // the private authority's certificate, "" with a certificate of one's own
 	tlsDir      string // of the authority, "" without one
-	generated   bool   // keys and certificate are of our own making
+	ownKeys     bool   // auth.keys: the signing keys are kept elsewhere
 	resetKey    [32]byte
 	missing     bool // the authority was when renew last looked
 }
@@ -62,7 +60,7 @@ func openCredentials(d *DataDir, o *config.Options, now func() time.Time) (*cred
 			return nil, fmt.Errorf("signing keys: %w", err)
 		}
 	}
-	c.generated = c.ca != "" && o.Auth.Keys == ""
+	c.ownKeys = o.Auth.Keys != ""
 	c.resetKey, err = ensureResetKey(d)
 	return c, err
 }
@@ -99,37 +97,4 @@ func ensureResetKey(d *DataDir) (key [32]byte, err error) {
 	// crypto/rand.Read never returns an error.
 	rand.Read(key[:])
 	return key, writeFile(d.fs, d.Root, resetKey, key[:])
-}
-
-// writeContext makes the commands of this user find this broker: it keeps the
-// context "local" of the file as this broker is, and makes it the current one if
-// there is none.
-func writeContext(file string, d *DataDir, c *credentials, listen, http string) (changed bool, err error) {
-	key, err := c.keys.SigningKeyPath(defaultTenant)
-	if err != nil {
-		return false, err
-	}
-	want := config.Context{
-		Brokers: []string{listen}, HTTP: http, Tenant: defaultTenant, Namespace: defaultNamespace, ServerName: "localhost",
-	}
-	for dst, name := range map[*string]string{&want.CAFile: c.ca, &want.SigningKey: key} {
-		if *dst, err = filepath.Abs(name); err != nil {
-			return false, err
-		}
-	}
-	all, err := config.ReadContexts(file)
-	if err != nil {
-		return false, err
-	}
-	if have, ok := all.Contexts[config.LocalContext]; ok && reflect.DeepEqual(have, want) && all.Current != "" {
-		return false, nil
-	}
-	if all.Contexts == nil {
-		all.Contexts = map[string]config.Context{}
-	}
-	all.Contexts[config.LocalContext] = want
-	if all.Current == "" {
-		all.Current = config.LocalContext
-	}
-	return true, all.Write(file)
 }

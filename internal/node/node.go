@@ -31,7 +31,10 @@ type Options struct {
 	Version string
 	// ContextFile is where the commands of this user look for a broker; empty writes none.
 	ContextFile string
-	Log         *slog.Logger
+	// Context is the context to write there, whatever it is now. Empty is the one that is
+	// this data directory's, else config.LocalContext unless that is another broker's.
+	Context string
+	Log     *slog.Logger
 	// FS is the file system of the data; nil is the host's.
 	FS vfs.FS
 	// Boot is the machine's boot id; empty asks the machine.
@@ -336,21 +339,6 @@ func (n *Node) serveClients() error {
 		}
 	})
 	return nil
-}
-
-// writeContext lets the user's commands find this broker. A broker that cannot
-// write it serves all the same.
-func (n *Node) writeContext() {
-	if n.o.ContextFile == "" || !n.creds.generated {
-		return
-	}
-	changed, err := writeContext(n.o.ContextFile, n.data, n.creds, n.ClientAddr(), n.HTTPURL())
-	switch {
-	case err != nil:
-		n.log.Warn("context file not written: commands need flags", "file", n.o.ContextFile, "error", err)
-	case changed:
-		n.log.Info("context file written: commands of this user need no flags", "file", n.o.ContextFile, "context", config.LocalContext)
-	}
 }
 
 // follow waits for the recovery and then notes it in the data directory.

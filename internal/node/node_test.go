@@ -215,6 +215,8 @@ func TestOwnCertificatesAndKeys(t *testing.T) {
 		require.NoError(t, c.Validate())
 	})
 	require.NoFileExists(t, r.options.ContextFile, "keys of one's own are not written into a context")
+	require.Contains(t, r.log.String(), "no context is written", "and what commands need is said")
+	require.Contains(t, r.log.String(), `"controlplane_url":"`+r.node.HTTPURL())
 	require.NoDirExists(t, filepath.Join(r.options.Config.Data, "tls"))
 	require.NoDirExists(t, filepath.Join(r.options.Config.Data, "keys"))
 	require.True(t, strings.HasPrefix(r.node.HTTPURL(), "https://"))
