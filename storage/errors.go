@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"syscall"
 )
 
 // Errors a caller branches on. What happened to the records is in their words:
@@ -21,11 +22,49 @@ var (
 	// ErrNotWritten reports that a write failed and that what it left behind was
 	// cut off, the cut being on the device.
 	ErrNotWritten = errors.New("storage: not written")
-	// ErrDiskFull reports that the disk has less room than its reserve, or none.
+	// ErrDiskFull reports that the disk has less room than its reserve, or none: as a
+	// *DiskFullError, which says where.
 	ErrDiskFull = errors.New("storage: disk full")
 	// ErrEmptyBatch reports a batch with neither records nor a barrier.
 	ErrEmptyBatch = errors.New("storage: batch without records")
 )
+
+// DiskFullError is ErrDiskFull of a log. None of the batch's records is or will be in it.
+type DiskFullError struct {
+	Shard string // the log's name, empty if it has none
+	Dir   string // its directory
+	// Free and Reserve are what the disk had, and what of it is kept back, as bytes, when
+	// the batch was refused for the reserve; else Cause is what the file system said.
+	Free, Reserve int64
+	Cause         error
+}
+
+func (e *DiskFullError) Error() string {
+	where, why := e.Dir, fmt.Sprintf("%d bytes are free and %d reserved", e.Free, e.Reserve)
+	if e.Shard != "" {
+		where = e.Shard + " in " + e.Dir
+	}
+	if e.Cause != nil {
+		why = e.Cause.Error()
+	}
+	return fmt.Sprintf("%v: %s: %s; nothing of this was written: make room on that file system, then send it again", ErrDiskFull, where, why)
+}
+
+// Is makes it ErrDiskFull.
+func (e *DiskFullError) Is(target error) bool { return target == ErrDiskFull }
+
+// Unwrap gives what the file system said, nil when the batch was refused for the reserve.
+func (e *DiskFullError) Unwrap() error { return e.Cause }
+
+// IsDiskFull reports that err comes from a lack of room: ErrDiskFull, or what a file system
+// says that has none, or none left for this user.
+func IsDiskFull(err error) bool { return errors.Is(err, ErrDiskFull) || outOfSpace(err) }
+
+// IsOutOfFiles reports that err comes from a lack of descriptors, of the process or of the
+// machine.
+func IsOutOfFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
 
 // PoisonedError reports that a flush, or the cut after a failed write, failed.
 // Nothing is appended until the log is reopened; reads still work.

@@ -100,7 +100,7 @@ func (c *fileCache) open(h *handle) (vfs.File, error) {
 		}
 		done := make(chan struct{})
 		h.opening = done
-		victims := c.evict()
+		victims := c.evict(c.limit - 1)
 		c.mu.Unlock()
 		for _, v := range victims {
 			c.closed(v.path, v.file.Close())
@@ -110,7 +110,7 @@ func (c *fileCache) open(h *handle) (vfs.File, error) {
 		if h.writable.Load() {
 			mode = vfs.ReadWrite
 		}
-		f, err := c.fs.OpenFile(h.path, mode)
+		f, err := c.openFile(h.path, mode)
 
 		c.mu.Lock()
 		h.opening = nil
@@ -123,6 +123,26 @@ func (c *fileCache) open(h *handle) (vfs.File, error) {
 	}
 }
 
+// openFile opens a file. When descriptors are lacking, whoever else took them, those of
+// files that nobody uses are given up for it, one at a time.
+func (c *fileCache) openFile(path string, mode vfs.Flag) (vfs.File, error) {
+	for {
+		f, err := c.fs.OpenFile(path, mode)
+		if !IsOutOfFiles(err) {
+			return f, err
+		}
+		c.mu.Lock()
+		victims := c.evict(len(c.list) - 1)
+		c.mu.Unlock()
+		if len(victims) == 0 {
+			return nil, err
+		}
+		for _, v := range victims {
+			c.closed(v.path, v.file.Close())
+		}
+	}
+}
+
 // put notes that h's file is open, with one use of it. c.mu is held.
 func (c *fileCache) put(h *handle, f vfs.File) {
 	h.file = f
@@ -132,11 +152,11 @@ func (c *fileCache) put(h *handle, f vfs.File) {
 	h.refs.Store(1)
 }
 
-// evict takes files that nobody uses out of the cache until there is room for one more.
+// evict takes files that nobody uses out of the cache until at most keep are left in it.
 // c.mu is held; the caller closes them without it. An evicted handle may be opened again
 // at once, so its file is taken from victims' own pointers before.
-func (c *fileCache) evict() (victims []evicted) {
-	for tries := 2 * len(c.list); len(c.list) >= c.limit && tries > 0; tries-- {
+func (c *fileCache) evict(keep int) (victims []evicted) {
+	for tries := 2 * len(c.list); len(c.list) > keep && tries > 0; tries-- {
 		if c.hand >= len(c.list) {
 			c.hand = 0
 		}

@@ -216,16 +216,21 @@ func (l *Log) accept(b *Batch) error {
 	return nil
 }
 
+// belowReserve refuses a batch that may not use the disk's reserve.
+func (l *Log) belowReserve() error {
+	return &DiskFullError{Shard: l.shard, Dir: l.dir, Free: l.disk.space.free.Load(), Reserve: l.disk.opt.MinFree}
+}
+
 // Enqueue accepts b without doing any work: Drive or Step does that, or an Append under
 // way. It does no I/O and never blocks. An error means that b was not accepted and that
-// Done will not run: ErrQueueFull, ErrClosed, ErrDiskFull, *PoisonedError,
+// Done will not run: ErrQueueFull, ErrClosed, *DiskFullError, *PoisonedError,
 // *RecordTooLargeError, *BatchTooLargeError.
 func (l *Log) Enqueue(b *Batch) error {
 	if err := l.checkBatch(b); err != nil {
 		return err
 	}
 	if !b.UseReserve && l.disk.space.low() {
-		return ErrDiskFull
+		return l.belowReserve()
 	}
 	b.wait.state.Store(waiterNone)
 	l.mu.Lock()
@@ -246,7 +251,7 @@ func (l *Log) Append(ctx context.Context, b *Batch) error {
 		return err
 	}
 	if !b.UseReserve && l.disk.space.low() {
-		return ErrDiskFull
+		return l.belowReserve()
 	}
 	if l.opt.Manual {
 		return l.appendManual(b)

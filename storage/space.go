@@ -14,6 +14,7 @@ type spaceWatch struct {
 	d     *Disk
 	short atomic.Bool  // below the reserve
 	until atomic.Int64 // bytes that may be written before the next look
+	free  atomic.Int64 // bytes, as last seen
 
 	mu      sync.Mutex
 	timer   *time.Timer
@@ -61,6 +62,7 @@ func (w *spaceWatch) look() (vfs.Usage, error) {
 		}
 		return u, err
 	}
+	w.free.Store(u.Free)
 	spare := u.Free - d.opt.MinFree
 	w.until.Store(max(spaceLeast, min(spaceMost, spare/4)))
 	w.set(spare < 0, u)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/felixlog/felix/storage/internal/rules"
 	"github.com/felixlog/felix/storage/segment"
+	"github.com/felixlog/felix/storage/vfs"
 )
 
 // pen is what only the holder of the pen token touches.
@@ -185,7 +186,17 @@ func (l *Log) encodeAndWrite(g *Group) (rest []*Batch, tend bool) {
 		return rest, tend
 	}
 	l.nextOff.Store(uint64(g.Next))
-	if err := l.writeAt(buf); err != nil {
+	h := &p.active.handle
+	f, err := h.acquire()
+	if err != nil {
+		// The file was not touched: there is nothing to cut, and the log is as it was.
+		l.failWrite(g, 0, fmt.Errorf("storage: open segment %d: %w", p.active.id, err))
+		return rest, tend
+	}
+	// The file stays open until a write that failed is cut: for that no descriptor must be
+	// lacking.
+	defer h.release()
+	if err := l.writeAt(f, buf); err != nil {
 		l.failWrite(g, len(buf), err)
 		return rest, tend
 	}
@@ -296,13 +307,9 @@ func (l *Log) indexRecord(off Offset, pos int64) {
 	p.indexNext = pos + l.opt.IndexSpacing
 }
 
-// writeAt writes buf at the pen's position.
-func (l *Log) writeAt(buf []byte) error {
+// writeAt writes buf to f, the active segment's file, at the pen's position.
+func (l *Log) writeAt(f vfs.File, buf []byte) error {
 	p := &l.pen
-	f, err := p.active.handle.acquire()
-	if err != nil {
-		return err
-	}
 	if l.opt.Fsync != None && l.durable.Load() == l.written.Load() {
 		l.pin(p.active)
 	}
@@ -313,7 +320,6 @@ func (l *Log) writeAt(buf []byte) error {
 	if err == nil && l.opt.ZeroAhead && l.opt.Fsync == OnCommit {
 		l.zeroAhead(f, p.pos+int64(len(buf)), len(buf))
 	}
-	p.active.handle.release()
 	return err
 }
 
@@ -365,7 +371,7 @@ func (l *Log) failWrite(g *Group, n int, cause error) {
 	l.nextOff.Store(uint64(p.next))
 	notWritten := fmt.Errorf("%w: %w", ErrNotWritten, cause)
 	if outOfSpace(cause) {
-		notWritten = fmt.Errorf("%w: %w: %w", ErrNotWritten, ErrDiskFull, cause)
+		notWritten = fmt.Errorf("%w: %w", ErrNotWritten, &DiskFullError{Shard: l.shard, Dir: l.dir, Cause: cause})
 		l.disk.space.exhausted()
 	}
 	if h := l.opt.Hooks.Reverted; h != nil {

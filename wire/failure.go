@@ -58,6 +58,7 @@ const (
 	ReasonTenantQuota      = "tenant_quota"
 	ReasonDiskFull         = "disk_full"
 	ReasonCacheFull        = "cache_full"
+	ReasonTooManyFiles     = "too_many_files"
 
 	ReasonPoisoned       = "poisoned"
 	ReasonRecordTooLarge = "record_too_large"

@@ -110,6 +110,7 @@ func (e *environment) publish(ctx context.Context, f *pubFlags, args []string) e
 	if f.ack == "none" {
 		return publishAll(ctx, p, next, opts, bar)
 	}
+	var became outcomes
 	for {
 		payload, err := next()
 		if errors.Is(err, io.EOF) {
@@ -119,8 +120,8 @@ func (e *environment) publish(ctx context.Context, f *pubFlags, args []string) e
 			return err
 		}
 		ack, err := p.Publish(ctx, payload, opts...)
-		if err != nil {
-			return err
+		if became.add(err); err != nil {
+			return became.explain(err)
 		}
 		bar.add(1)
 		if err := e.printAck(out, args[0], ack); err != nil {
@@ -135,6 +136,15 @@ func publishAll(ctx context.Context, p *client.Producer, next func() ([]byte, er
 	// so that a failure ends the reading of input soon.
 	const window = 1024
 	var open []client.Future
+	var became outcomes
+	// fail waits for what is under way, so that it can be said what became of all of it.
+	fail := func(err error) error {
+		for _, future := range open {
+			_, err := future.Wait(ctx)
+			became.add(err)
+		}
+		return became.explain(err)
+	}
 	for {
 		payload, err := next()
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -144,21 +154,48 @@ func publishAll(ctx context.Context, p *client.Producer, next func() ([]byte, er
 		if !ended {
 			future, err := p.Send(ctx, payload, opts...)
 			if err != nil {
-				return err
+				became.add(err)
+				return fail(err)
 			}
 			open = append(open, future)
 		}
 		for len(open) > 0 && (ended || len(open) > window) {
-			if _, err := open[0].Wait(ctx); err != nil {
-				return err
-			}
+			_, err := open[0].Wait(ctx)
 			open = open[1:]
+			if became.add(err); err != nil {
+				return fail(err)
+			}
 			bar.add(1)
 		}
 		if ended {
 			return p.Close(ctx)
 		}
 	}
+}
+
+// outcomes counts what became of the records of an input.
+type outcomes struct{ acknowledged, refused, unknown int }
+
+func (o *outcomes) add(err error) {
+	switch {
+	case err == nil:
+		o.acknowledged++
+	case errors.Is(err, client.ErrOutcomeUnknown):
+		o.unknown++
+	default:
+		o.refused++
+	}
+}
+
+// explain says with the first failure what became of all that was sent: of an input of one
+// record the failure says it.
+func (o *outcomes) explain(err error) error {
+	sent := o.acknowledged + o.refused + o.unknown
+	if sent <= 1 {
+		return err
+	}
+	return fmt.Errorf("%w; of the first %d records of the input %d were acknowledged, %d were not written and of %d it is not known; none after them was sent",
+		err, sent, o.acknowledged, o.refused, o.unknown)
 }
 
 // ackLine is an acknowledged record with --json; Offset is null when the stream

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -271,6 +273,14 @@ func TestEveryErrorHasItsFailure(t *testing.T) {
 		{poisoned, wire.CodeStorage, wire.ReasonPoisoned, wire.RetryAfter},
 		{storage.ErrNotWritten, wire.CodeStorage, "", wire.RetryNow},
 		{fmt.Errorf("%w: %w", storage.ErrNotWritten, storage.ErrDiskFull), wire.CodeOverloaded, wire.ReasonDiskFull, wire.RetryAfter},
+		{&storage.DiskFullError{Dir: "d", Free: 1, Reserve: 2}, wire.CodeOverloaded, wire.ReasonDiskFull, wire.RetryAfter},
+		{&fs.PathError{Op: "mkdir", Path: "d", Err: syscall.ENOSPC}, wire.CodeOverloaded, wire.ReasonDiskFull, wire.RetryAfter},
+		{&fs.PathError{Op: "write", Path: "d", Err: syscall.EDQUOT}, wire.CodeOverloaded, wire.ReasonDiskFull, wire.RetryAfter},
+		{fmt.Errorf("%w: %w", storage.ErrNotWritten, syscall.EMFILE), wire.CodeOverloaded, wire.ReasonTooManyFiles, wire.RetryAfter},
+		{&fs.PathError{Op: "open", Path: "d", Err: syscall.ENFILE}, wire.CodeOverloaded, wire.ReasonTooManyFiles, wire.RetryAfter},
+		{fmt.Errorf("%w: %w", storage.ErrUnknownOutcome, syscall.ENOSPC), wire.CodeStorage, "", wire.RetryOutcomeUnknown},
+		{fmt.Errorf("%w: %w", storage.ErrUnknownOutcome, syscall.EMFILE), wire.CodeStorage, "", wire.RetryOutcomeUnknown},
+		{&storage.PoisonedError{Op: "flush", Cause: syscall.ENOSPC}, wire.CodeStorage, wire.ReasonPoisoned, wire.RetryAfter},
 		{storage.ErrQueueFull, wire.CodeOverloaded, wire.ReasonPublishQueueFull, wire.RetryAfter},
 		{&partition.OverloadedError{Scope: partition.ScopeShard}, wire.CodeOverloaded, wire.ReasonPublishQueueFull, wire.RetryAfter},
 		{&partition.OverloadedError{Scope: partition.ScopeNode}, wire.CodeOverloaded, wire.ReasonPublishQueueFull, wire.RetryAfter},

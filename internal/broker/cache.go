@@ -132,8 +132,13 @@ func (u *cacheUnit) openCounters(ctx context.Context) (*partition.Counter, error
 		u.failed.Store(nil)
 		return n, nil
 	}
-	if ctx.Err() == nil {
-		err = fmt.Errorf("counters: %w", err)
+	err = fmt.Errorf("counters: %w", err)
+	switch {
+	case ctx.Err() != nil:
+	case (storage.IsDiskFull(err) || storage.IsOutOfFiles(err)) && u.failed.Load() == nil:
+		// Nothing is known to be wrong with them: whoever asks next tries again.
+		u.log.Warn("counters of a shard could not be opened: the next request tries again", "shard", u.name, "error", err)
+	default:
 		if u.failed.Swap(&err) == nil {
 			u.log.Error("counters of a shard are out of service", "shard", u.name, "error", err)
 		}

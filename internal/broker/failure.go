@@ -70,8 +70,11 @@ func Failure(err error) *wire.Failure {
 		return fail(wire.CodeStorage).WithRetry(wire.RetryOutcomeUnknown)
 	case errors.Is(err, storage.ErrQueueFull):
 		return fail(wire.CodeOverloaded).WithReason(wire.ReasonPublishQueueFull).After(retryFull)
-	case errors.Is(err, storage.ErrDiskFull):
-		return fail(wire.CodeOverloaded).WithReason(wire.ReasonDiskFull).After(retryDisk)
+	case storage.IsDiskFull(err) && !isA[*storage.PoisonedError](err):
+		return wire.NewFailure(wire.CodeOverloaded, fullText(err)).WithReason(wire.ReasonDiskFull).After(retryDisk)
+	case storage.IsOutOfFiles(err) && !isA[*storage.PoisonedError](err):
+		return wire.NewFailure(wire.CodeOverloaded, textOf(err)+"; nothing was done: the broker has no descriptor left, raise its limit of open files (ulimit -n), then try again").
+			WithReason(wire.ReasonTooManyFiles).After(retryDisk)
 	case errors.Is(err, partition.ErrSlow):
 		return fail(wire.CodeOverloaded).WithRetry(wire.RetryNow)
 	case errors.Is(err, meta.ErrNotFound):
@@ -117,6 +120,16 @@ func Failure(err error) *wire.Failure {
 	return fail(wire.CodeInternal)
 }
 
+// fullText says of a disk without room what was not done, and what to do, also where it was
+// met outside of a log that serves: while one is opened.
+func fullText(err error) string {
+	text := textOf(err)
+	if !isA[*storage.DiskFullError](err) {
+		text = fmt.Sprintf("%v: %s; nothing was done: make room on the broker's file system, then try again", storage.ErrDiskFull, text)
+	}
+	return text
+}
+
 // textOf is what a client is told of an error: where the broker keeps its files is not
 // for clients.
 func textOf(err error) string {
@@ -125,22 +138,32 @@ func textOf(err error) string {
 		text = withoutPath(text, d.Dir)
 	}
 	if m, ok := errors.AsType[*MissingError](err); ok {
-		if filepath.IsAbs(m.Mark) {
+		if m.Mark != "" {
 			text = strings.ReplaceAll(text, m.Mark, filepath.Join(madeDir, filepath.Base(m.Mark)))
 		}
 		text = withoutPath(text, m.Dir)
 	}
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		text = withoutPath(text, p.Path)
+		text = withoutPath(text, filepath.Dir(p.Path))
+	}
+	if f, ok := errors.AsType[*storage.DiskFullError](err); ok {
+		text = withoutPath(text, f.Dir)
 	}
 	return text
 }
 
+// withoutPath leaves of a path its end: the name of the shard's directory, with what of the
+// shard is meant where that is a part of it.
 func withoutPath(text, path string) string {
-	if !filepath.IsAbs(path) {
+	if !strings.ContainsRune(path, filepath.Separator) {
 		return text
 	}
-	return strings.ReplaceAll(text, path, filepath.Base(path))
+	end := filepath.Base(path)
+	if end == groupsDir {
+		end = filepath.Join(filepath.Base(filepath.Dir(path)), end)
+	}
+	return strings.ReplaceAll(text, path, end)
 }
 
 func isA[T error](err error) bool {

@@ -1,15 +1,20 @@
 package node
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/felixlog/felix/client"
 	"github.com/felixlog/felix/internal/testkit/disk"
 	"github.com/felixlog/felix/storage/vfs"
+	"github.com/felixlog/felix/wire"
 )
 
 // What cannot be made because the disk is full says so, where, and what to do; nothing of
@@ -54,5 +59,89 @@ func TestNothingIsMadeOnAFullDisk(t *testing.T) {
 		}
 		status, raw := create(c.path, c.body)
 		require.Equal(t, 201, status, raw)
+	}
+}
+
+// What a disk without any room, or a process without descriptors, cannot do is refused by
+// name, with where, what was not done and what to do: also what opens a log first, as the
+// first request to a group and to a counter. Nothing has changed, nothing is out of service,
+// and with room the same requests are served, without a restart.
+func TestReadingsOnADiskWithoutRoom(t *testing.T) {
+	for _, lack := range []struct {
+		reason string
+		rules  []disk.Rule
+		does   string
+	}{
+		{wire.ReasonDiskFull, []disk.Rule{{Op: disk.OpWrite, Action: disk.NoSpace(3)}, {Op: disk.OpMkdir, Action: disk.NoSpace(0)}}, "make room"},
+		{wire.ReasonTooManyFiles, []disk.Rule{{Op: disk.OpOpen, Action: disk.Fail(syscall.EMFILE)}}, "raise its limit of open files"},
+	} {
+		t.Run(lack.reason, func(t *testing.T) {
+			faulty := disk.NewFaulty(vfs.OS())
+			r := start(t, func(o *Options) { o.FS = faulty })
+			r.createStream(`{"stream":"orders","durable":true,"shards":2}`)
+			r.createCache(`{"cache":"prices"}`)
+			c := r.dial(client.WithRetry(client.RetryPolicy{Attempts: 1, Base: time.Millisecond, Max: time.Millisecond}))
+			for i := range 6 {
+				_, err := c.Publish(t.Context(), "orders", []byte("record"), client.ToShard(i%2), client.Deliver(client.AtMostOnce))
+				require.NoError(t, err)
+			}
+			used, fresh := c.Group("orders", "used"), c.Group("orders", "fresh")
+			claimed, err := used.Poll(t.Context(), 0, 2)
+			require.NoError(t, err)
+			require.Len(t, claimed, 2)
+			require.NoError(t, used.Ack(t.Context(), claimed[0]))
+			before, err := used.Describe(t.Context(), 0)
+			require.NoError(t, err)
+
+			for _, rule := range lack.rules {
+				rule.Count = disk.Forever
+				faulty.Add(rule)
+			}
+			refused := func(what string, do func() error) {
+				t.Helper()
+				var err error
+				// A decision that was refused before has the groups read again; that is short.
+				require.Eventually(t, func() bool { err = do(); return !errors.Is(err, client.ErrShardUnavailable) }, patience, time.Millisecond)
+				require.ErrorIs(t, err, client.ErrOverloaded, what)
+				for _, part := range []string{lack.reason, "nothing", lack.does} {
+					require.ErrorContains(t, err, part, what)
+				}
+				require.NotContains(t, err.Error(), r.options.Config.Data, what)
+			}
+			ctx := t.Context()
+			poll := func(g *client.Group, shard int) func() error {
+				return func() error { _, err := g.Poll(ctx, shard, 1); return err }
+			}
+			refused("first poll of a shard", poll(fresh, 1))
+			refused("first counter", func() error { _, err := c.Cache("prices").Counters().Add(ctx, "n", 1); return err })
+			if lack.reason == wire.ReasonDiskFull { // else what is open serves on
+				refused("ack", func() error { return used.Ack(ctx, claimed[1]) })
+				refused("dead letter", func() error { return used.GiveUp(ctx, claimed[1]) })
+				refused("seek", func() error { _, _, err := used.Seek(ctx, 0, false, client.FromEarliest()); return err })
+				refused("put", func() error { return c.Cache("prices").Put(ctx, "k", []byte("v")) })
+				refused("publish", func() error {
+					_, err := c.Publish(ctx, "orders", []byte("more"), client.ToShard(0), client.Deliver(client.AtMostOnce))
+					return err
+				})
+			}
+			require.Positive(t, r.metric("felix_refused_total", `reason="`+lack.reason+`"`))
+			require.Equal(t, "ready", r.node.Ready().Status)
+
+			faulty.Clear()
+			var after client.GroupInfo
+			require.Eventually(t, func() bool { after, err = used.Describe(ctx, 0); return err == nil }, patience, time.Millisecond)
+			require.Equal(t, before.Position, after.Position)
+			require.Equal(t, before.Acked, after.Acked)
+			require.Equal(t, before.Tail, after.Tail)
+			got, err := used.Poll(ctx, 0, 3)
+			require.NoError(t, err)
+			require.NotEmpty(t, got)
+			got, err = fresh.Poll(ctx, 1, 10)
+			require.NoError(t, err)
+			require.Len(t, got, 3)
+			sum, err := c.Cache("prices").Counters().Add(ctx, "n", 1)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, sum)
+		})
 	}
 }

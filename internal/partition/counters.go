@@ -63,7 +63,7 @@ func resultOf(b *Publish) Result {
 		return ResultClosed
 	case errors.Is(err, stream.ErrUnknownProducer), errors.Is(err, stream.ErrSequenceExpired), errors.Is(err, stream.ErrSequenceReused):
 		return ResultRefused
-	case errors.Is(err, storage.ErrQueueFull), errors.Is(err, storage.ErrDiskFull):
+	case errors.Is(err, storage.ErrQueueFull), storage.IsDiskFull(err), storage.IsOutOfFiles(err):
 		return ResultOverloaded
 	case errors.Is(err, ErrMemoryStream), errors.Is(err, ErrEmptyBatch), errors.Is(err, segment.ErrPublisherTooLong):
 		return ResultInvalid

@@ -6,6 +6,7 @@ import (
 
 	"github.com/felixlog/felix/internal/projection"
 	"github.com/felixlog/felix/internal/queue"
+	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/segment"
 )
 
@@ -71,6 +72,11 @@ func (g *Groups) load(ctx context.Context) (shard *queue.Shard, clamped int, err
 func (g *Groups) distrustLocked() {
 	g.mu.epoch++
 	g.mu.broken = true
+	g.reloadLocked()
+}
+
+// reloadLocked has the state read again, unless that is under way.
+func (g *Groups) reloadLocked() {
 	if !g.mu.reloading {
 		g.mu.reloading = true
 		g.background.start(g.reload)
@@ -87,6 +93,10 @@ func (g *Groups) reload() {
 			return
 		}
 		shard, _, err := g.load(g.life)
+		if storage.IsOutOfFiles(err) {
+			g.loadLater()
+			return
+		}
 		if err != nil {
 			if g.life.Err() == nil {
 				g.fail(fmt.Errorf("read the groups again: %w", err))
@@ -98,6 +108,15 @@ func (g *Groups) reload() {
 			return
 		}
 	}
+}
+
+// loadLater leaves the state unread until somebody asks for it: the log is well, and there
+// was no descriptor to read it with.
+func (g *Groups) loadLater() {
+	g.mu.Lock()
+	g.mu.reloading = false
+	g.mu.Unlock()
+	g.wakeAll() // polls that wait are told, and try again if they like
 }
 
 // awaitDecisions waits until every decision handed to the log is answered, and returns

@@ -3,6 +3,7 @@ package partition
 import (
 	"context"
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -202,4 +203,32 @@ func TestACacheThatFailedIsClosed(t *testing.T) {
 	defer closeCache(t, c)
 	v, _ := get(t, c, "k")
 	require.Equal(t, "v", v)
+}
+
+// TestAReloadWithoutADescriptorIsTriedAgain: what the log holds could not be looked at, which
+// says nothing against it. Requests are refused meanwhile, and the next one finds it read.
+func TestAReloadWithoutADescriptorIsTriedAgain(t *testing.T) {
+	faulty := disk.NewFaulty(vfs.OS())
+	s := openGroups(t, faulty, t.TempDir(), GroupsOptions{})
+	defer s.close()
+	publish(t, s.p, "x", "y")
+	require.Len(t, s.poll("g", 10, 0), 2)
+	require.NoError(t, s.ack("g", 0))
+	rule := faulty.Add(disk.Rule{Op: disk.OpRead, Path: s.p.o.Groups.Dir + "/*.log", Count: disk.Forever, Action: disk.Fail(syscall.EMFILE)})
+	s.takeBack()
+	for seen := range 3 {
+		require.Eventually(t, func() bool { return rule.Hits() > seen && !s.reloading() }, testDeadline, time.Millisecond)
+		require.ErrorIs(t, s.ack("g", 1), ErrGroupsReloading)
+		require.NoError(t, s.groups.Health(), "the shard is not out of service")
+	}
+	faulty.Clear()
+	require.Eventually(t, func() bool { return s.ack("g", 1) == nil }, testDeadline, time.Millisecond)
+	st := s.stats("g")
+	require.EqualValues(t, 2, st.Position)
+}
+
+func (s *groupShard) reloading() bool {
+	s.groups.mu.Lock()
+	defer s.groups.mu.Unlock()
+	return s.groups.mu.reloading
 }

@@ -310,6 +310,7 @@ func (g *Groups) forgetLocked(group *queue.Group) {
 
 func (g *Groups) groupLocked(name string, create bool, head storage.Offset) (*queue.Group, error) {
 	if g.mu.broken {
+		g.reloadLocked()
 		return nil, ErrGroupsReloading
 	}
 	group, ok := g.mu.shard.Lookup(name)
