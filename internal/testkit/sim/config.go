@@ -61,6 +61,7 @@ type Shape struct {
 	Same        bool          // all records look alike; only logs are judged
 	Lopsided    bool          // messages to the first node are late, and its clock is slow beside the others'
 	FewBytes    bool          // little may be acknowledged that is not committed
+	Aimed       []FaultKind   // faults with an aim, which take the places of most others
 	Loss        float64       // of messages, while faults last
 	Duplicate   float64       // of messages
 	Delay       time.Duration // longest ordinary delay of a message
@@ -220,6 +221,10 @@ var Profiles = map[string]func(*Shape){
 		s.FaultTime = 20 * time.Second
 		s.Factor, s.Fsync, s.Consistency = 3, storage.OnCommit, meta.ConsistencyQuorum
 	},
+	// split: the set changes, and the network splits while it does.
+	"split": splitProfile,
+	// relay: leaders in a row, whose records come to one other each.
+	"relay": relayProfile,
 	// lazy: logs that are flushed seldom, and power cuts.
 	"lazy": func(s *Shape) {
 		s.Churn, s.Lazy = true, true

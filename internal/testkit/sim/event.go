@@ -1,6 +1,9 @@
 package sim
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // event is something that happens at a virtual time. An event of a node is put off
 // while the node is suspended, and dropped when its process is gone.
@@ -70,6 +73,16 @@ func (n *node) after(d time.Duration, run func()) {
 	w.events.push(event{at: w.now + d, seq: w.seq, node: n, epoch: n.epoch, run: run})
 }
 
+// when asks a watcher after every event, until it says that it has seen enough. A watcher
+// sets no other.
+func (w *world) when(done func() bool) { w.watchers = append(w.watchers, done) }
+
+func (w *world) watch() {
+	if len(w.watchers) > 0 {
+		w.watchers = slices.DeleteFunc(w.watchers, func(done func() bool) bool { return done() })
+	}
+}
+
 // runUntil runs events up to a time, or until a violation.
 func (w *world) runUntil(end time.Duration) {
 	for w.violation == nil && len(w.events) > 0 && w.events[0].at <= end {
@@ -88,6 +101,7 @@ func (w *world) runUntil(end time.Duration) {
 		}
 		w.steps++
 		e.run()
+		w.watch()
 	}
 	if w.violation == nil {
 		w.now = max(w.now, end)

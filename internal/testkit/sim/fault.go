@@ -41,12 +41,20 @@ const (
 	WriteFails                   // one write on a node fails
 	ReadFails                    // one read on a node fails
 	DirFails                     // one operation on a directory of a node fails
-	faultKinds
+	faultKinds                   // as many are drawn by weight
 )
 
-var faultNames = [faultKinds]string{"kill", "power-cut", "power-cut-all", "suspend", "partition", "one-way", "isolate", "slow", "full-disk", "flush-fails", "wipe",
+// Faults with an aim: each waits for a moment, and only profiles that name them draw them
+// (Shape.Aimed).
+const (
+	Split FaultKind = faultKinds + iota // the network splits at a moment of a set change
+	Relay                               // leaders in a row, each cut off after a few records
+	allFaults
+)
+
+var faultNames = [allFaults]string{"kill", "power-cut", "power-cut-all", "suspend", "partition", "one-way", "isolate", "slow", "full-disk", "flush-fails", "wipe",
 	"clock-rate", "clock-jump", "meta-outage", "meta-lossy", "meta-restore", "recreate", "change-set", "kill-leader", "cut-leader", "net-lossy", "trim", "rival",
-	"write-fails", "read-fails", "dir-fails"}
+	"write-fails", "read-fails", "dir-fails", "split", "relay"}
 
 // String is the fault's name in reports.
 func (k FaultKind) String() string { return faultNames[k] }
@@ -161,6 +169,9 @@ func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 		if s.Churn {
 			gap /= 6
 		}
+		if s.Aimed != nil {
+			at += aim(rng, s, &out[len(out)-1])
+		}
 		at += time.Duration(gap) * time.Millisecond
 	}
 	return out
@@ -263,6 +274,10 @@ func (w *world) inject(f *Fault) {
 		if n.alive && n.shard != nil {
 			n.shard.do(func(r *replica.Replica, now time.Duration) { r.Campaign(now) })
 		}
+	case Split:
+		w.split(f)
+	case Relay:
+		w.relay(f)
 	case Trim:
 		if l := w.leader(); l != nil {
 			for i := range l.shard.ports {

@@ -74,7 +74,7 @@ func (d *metadata) call(n *node, request func() bool, answer, lost func()) {
 			return
 		}
 		n.after(back, func() {
-			if !answered {
+			if !answered && w.now >= n.deaf {
 				answered = true
 				answer()
 			}

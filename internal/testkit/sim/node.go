@@ -20,6 +20,7 @@ type node struct {
 	epoch     int           // counts processes; events of others are dropped
 	suspended time.Duration // nothing runs before this time
 	noMeta    time.Duration // the metadata cannot be reached before this time
+	deaf      time.Duration // nor do its answers come before this one
 	rate      float64       // of its boot-time clock: bootBase at bootFrom, then rate
 	bootBase  time.Duration
 	bootFrom  time.Duration

@@ -46,7 +46,9 @@ type world struct {
 	seq    uint64
 	steps  int
 	events eventHeap
-	rng    *rand.Rand // workload, network, timing
+	// watchers wait for a moment: see when.
+	watchers []func() bool
+	rng      *rand.Rand // workload, network, timing
 
 	nodes   []*node
 	net     network
@@ -164,13 +166,14 @@ var shardKey = meta.ShardKey{Kind: meta.ShardOfStream, Name: meta.Name{Tenant: "
 func (w *world) healAll() {
 	w.heal = true
 	w.trace(nil, "heal", nil)
+	w.watchers = nil
 	w.net.heal()
 	w.meta.outage = false
 	w.meta.lossy = false
 	for _, n := range w.nodes {
 		n.disk.heal()
 		n.slow = w.baseSlow()
-		n.noMeta = 0
+		n.noMeta, n.deaf = 0, 0
 		if !n.alive {
 			n.start()
 		} else if n.shard != nil && n.shard.rep.Role() == replica.Stopped {
