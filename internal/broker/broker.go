@@ -23,6 +23,7 @@ type Broker struct {
 	draining atomic.Bool
 	node     *partition.Budget
 	rings    *stream.RingBudget
+	values   *partition.Values
 	ids      atomic.Uint64
 	opening  *pool
 	deleting *pool
@@ -57,6 +58,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		o:        o,
 		node:     partition.NewBudget(o.Limits.NodeInFlight, partition.ScopeNode, nil),
 		rings:    stream.NewRingBudget(o.Limits.RingsBytes),
+		values:   partition.NewValues(o.Limits.CacheValuesBytes),
 		opening:  &pool{limit: o.Limits.Recovering},
 		deleting: &pool{limit: o.Limits.Recovering},
 		removing: &pool{limit: 1},

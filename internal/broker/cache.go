@@ -74,6 +74,9 @@ func (b *Broker) CheckCache(c meta.Cache) error {
 	return nil
 }
 
+// CacheValues are the values of caches kept in memory.
+func (b *Broker) CacheValues() partition.ValueFigures { return b.values.Figures() }
+
 // Meta is the cache's definition; it is never changed, a later call may give another.
 func (c *Cache) Meta() *meta.Cache { return c.meta.Load() }
 
@@ -236,6 +239,7 @@ func (c *Cache) options(sh *shard) partition.CacheOptions {
 		Limits:   limitsOf(def),
 		Budget:   b.tenant(def.Tenant),
 		Counters: &c.totals,
+		Values:   b.values,
 		NextID:   func() uint64 { return b.ids.Add(1) },
 		OnError:  b.cacheError,
 

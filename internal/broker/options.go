@@ -80,6 +80,7 @@ type Limits struct {
 	TenantRecordsPerSecond int64
 	RingBytes              int   // a shard's ring of recent groups
 	RingsBytes             int64 // all of them
+	CacheValuesBytes       int64 // of values of caches kept in memory; below 0: none
 	QueueCapacity          int   // batches, of a subscriber of an in-memory stream
 	MaxQueueCapacity       int
 	QueueBytes             int
@@ -103,6 +104,7 @@ func DefaultLimits() Limits {
 		TenantInFlight:   128 << 20,
 		RingBytes:        partition.DefaultRingBytes,
 		RingsBytes:       256 << 20,
+		CacheValuesBytes: 32 << 20,
 		QueueCapacity:    partition.DefaultQueueCapacity,
 		MaxQueueCapacity: partition.DefaultMaxQueueCapacity,
 		QueueBytes:       partition.DefaultQueueBytes,
@@ -175,6 +177,7 @@ func (o *Options) normalise() error {
 	orDefault(&l.TenantInFlight, d.TenantInFlight)
 	orDefault(&l.RingBytes, d.RingBytes)
 	orDefault(&l.RingsBytes, d.RingsBytes)
+	orDefault(&l.CacheValuesBytes, d.CacheValuesBytes)
 	orDefault(&l.QueueCapacity, d.QueueCapacity)
 	orDefault(&l.MaxQueueCapacity, d.MaxQueueCapacity)
 	orDefault(&l.QueueBytes, d.QueueBytes)

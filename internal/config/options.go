@@ -27,6 +27,7 @@ type Options struct {
 	Auth     Auth
 	Storage  Storage
 	Streams  Streams
+	Caches   Caches
 	Groups   Groups
 	Limits   Limits
 	Log      Log
@@ -85,6 +86,11 @@ type Streams struct {
 	BlockTimeout  time.Duration // how long a full queue of policy block holds publishers back
 
 	QueueHoldBytes int64 // by which a stream of kind queue may exceed its retention for its groups
+}
+
+// Caches is what the readers of caches may use.
+type Caches struct {
+	ValuesBytes int64 // of values kept in memory, of all caches together
 }
 
 // Groups is how consumer groups are set that were not configured when they were made.

@@ -70,6 +70,8 @@ func Settings(o *Options) []Setting {
 
 	t.bytes(&o.Streams.QueueHoldBytes, "streams.queue_hold_bytes", "", "1GiB", 1, 1<<50, "by how much a shard of a stream of kind queue may exceed its retention for records that a group has not settled")
 
+	t.bytes(&o.Caches.ValuesBytes, "caches.values_bytes", "", "32MiB", 0, 1<<40, "values that were put or read lately kept in memory, of all caches together; 0 keeps none")
+
 	gr := &o.Groups
 	t.duration(&gr.Visibility, "groups.visibility", "", queue.DefaultVisibility.String(), time.Millisecond, queue.MaxVisibility, "how long a claim stands when the poll does not say; of groups made from now on, as all of groups.*")
 	t.count(&gr.MaxAttempts, "groups.max_attempts", "", formatCount(queue.DefaultMaxAttempts), 1, queue.MaxMaxAttempts, "deliveries before a record is a dead letter")

@@ -480,6 +480,8 @@ func TestReadingsHaveMetrics(t *testing.T) {
 		`felix_cache_hits_total{` + cache + `,tenant="default"} 1`,
 		`felix_cache_refused_total{` + cache + `,reason="condition",tenant="default"} 1`,
 		`felix_cache_watch_events_total{` + cache + `,tenant="default"} 1`,
+		`felix_cache_values 1`,
+		`felix_cache_values_lookups_total{result="hit"} 1`,
 		`felix_groups 1`,
 		`felix_group_records{` + group + `,shard="0",state="ready",stream="jobs",tenant="default"} 2`,
 		`felix_group_records{` + group + `,shard="0",state="claimed",stream="jobs",tenant="default"} 1`,

@@ -80,6 +80,10 @@ func planOf(o *config.Options, fsys vfs.FS) (plan, error) {
 	p.broker.TenantRecordsPerSecond = li.TenantRecordsPerSecond
 	p.broker.RingBytes = int(o.Streams.RingBytes)
 	p.broker.RingsBytes = o.Streams.RingsBytes
+	p.broker.CacheValuesBytes = o.Caches.ValuesBytes
+	if o.Caches.ValuesBytes == 0 {
+		p.broker.CacheValuesBytes = -1 // for the broker 0 is the default
+	}
 	p.broker.QueueCapacity = int(o.Streams.QueueCapacity)
 	p.broker.BlockFor = o.Streams.BlockTimeout
 	p.broker.QueueHoldBytes = o.Streams.QueueHoldBytes

@@ -62,6 +62,9 @@ func (n *Node) readings() obs.Readings {
 			})
 			return all
 		},
+		Values: func() obs.CacheValueFigures {
+			return obs.CacheValueFigures(n.broker.CacheValues())
+		},
 		Groups: func() (named []obs.GroupFigures, groups int) {
 			for _, s := range n.streamsByName() {
 				def := s.Meta()

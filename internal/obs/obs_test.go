@@ -70,6 +70,7 @@ func allReadings() Readings {
 		Caches: func() []CacheFigures {
 			return []CacheFigures{{Tenant: "t", Namespace: "n", Cache: "c", Keys: 2, MaxKeys: 5, MaxBytes: 6}}
 		},
+		Values: func() CacheValueFigures { return CacheValueFigures{Count: 2, Bytes: 300, Hits: 4, Misses: 5} },
 		Groups: func() ([]GroupFigures, int) {
 			return []GroupFigures{{Tenant: "t", Namespace: "n", Stream: "s", Shard: "0", Group: "g", Ready: 2}}, 1
 		},

@@ -33,12 +33,19 @@ type GroupFigures struct {
 	Acked, Discarded, Lost, Lag      uint64
 }
 
+// CacheValueFigures are the values of all caches that are kept in memory.
+type CacheValueFigures struct {
+	Count, Bytes int64
+	Hits, Misses uint64
+}
+
 // Readings are the streams, the caches and the groups, asked for at each scrape. streams
 // and groups are how many there are; fewer may be named, so that a scrape stays small. A
 // nil function leaves its metrics out.
 type Readings struct {
 	Streams func() (named []StreamFigures, streams int)
 	Caches  func() []CacheFigures
+	Values  func() CacheValueFigures
 	Groups  func() (named []GroupFigures, groups int)
 }
 
@@ -71,6 +78,10 @@ var (
 	cacheRemoved  = desc("felix_cache_removed_total", "Values that expired, or were evicted at the cache's bound.", append(cacheLabels, "reason")...)
 	cacheEvents   = desc("felix_cache_watch_events_total", "Changes handed to watches.", cacheLabels...)
 
+	valueCount   = desc("felix_cache_values", "Values of all caches kept in memory.")
+	valueBytes   = desc("felix_cache_values_bytes", "Memory of the values kept, their places included.")
+	valueLookups = desc("felix_cache_values_lookups_total", "Looks for a value in memory, by result (hit, miss); a miss reads the log.", "result")
+
 	groupCount   = desc("felix_groups", "Consumer groups of all stream shards.")
 	groupRecords = desc("felix_group_records", "Records of a group by state (ready, delayed, claimed, dead).", append(groupLabels, "state")...)
 	groupSettled = desc("felix_group_settled_records", "Records of a group settled since its start by outcome (acked, discarded, lost).", append(groupLabels, "outcome")...)
@@ -85,7 +96,7 @@ type readingCollector struct{ r Readings }
 func (c *readingCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{streamCount, streamShards, streamRecords, streamBytes, streamDelivered, streamFrames, streamSubscribers, streamLag, streamPollsCut, streamForgotten,
 		cacheKeys, cacheBytes, cacheMaxKeys, cacheMaxBytes, cacheWatchers, cacheRequests, cacheHits, cacheRefused, cacheRemoved, cacheEvents,
-		groupCount, groupRecords, groupSettled, groupLag} {
+		valueCount, valueBytes, valueLookups, groupCount, groupRecords, groupSettled, groupLag} {
 		ch <- d
 	}
 }
@@ -103,6 +114,13 @@ func (c *readingCollector) Collect(ch chan<- prometheus.Metric) {
 		for _, k := range f() {
 			out.cache(&k)
 		}
+	}
+	if f := c.r.Values; f != nil {
+		v := f()
+		out.gauge(valueCount, float64(v.Count))
+		out.gauge(valueBytes, float64(v.Bytes))
+		out.count(valueLookups, v.Hits, "hit")
+		out.count(valueLookups, v.Misses, "miss")
 	}
 	if f := c.r.Groups; f != nil {
 		named, groups := f()

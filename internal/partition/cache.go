@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -31,6 +32,8 @@ type CacheOptions struct {
 	Budget *Budget
 	// Counters are those of the cache; nil makes some.
 	Counters *CacheCounters
+	// Values keep values in memory, for all shards that have the same; nil keeps none.
+	Values *Values
 	// CompactPace bounds what compaction reads, bytes a second; 0 is 32 MiB.
 	CompactPace int
 	// CompactAbove is the size below which a log is left alone; 0 is 8 MiB.
@@ -59,6 +62,9 @@ type Cache struct {
 	counters *CacheCounters
 	watches  watchers
 	pages    sync.Pool // of *storage.Page
+	// valuesLog is the log's number in o.Values; 0 until the log has been read, which is
+	// no reason to keep what it holds.
+	valuesLog atomic.Uint64
 
 	expiry struct {
 		sync.Mutex
@@ -105,6 +111,7 @@ func OpenCache(ctx context.Context, dir string, o CacheOptions) (*Cache, error) 
 	if err != nil {
 		return nil, err
 	}
+	c.valuesLog.Store(o.Values.newLog())
 	c.rearm()
 	return c, nil
 }
@@ -128,10 +135,29 @@ func (c *cacheLog) Admit(b *storage.Batch, next storage.Offset) error {
 }
 
 // Apply implements keyedState.
-func (c *cacheLog) Apply(rec *segment.Record) error { return c.state.Apply(rec) }
+func (c *cacheLog) Apply(rec *segment.Record) error {
+	if err := c.state.Apply(rec); err != nil {
+		return err
+	}
+	// A copy is of a value that nobody has asked for lately, or that is kept already
+	// under its old place.
+	if id := c.valuesLog.Load(); id != 0 {
+		if e, err := cache.DecodeEntry(rec.Payload); err == nil && !e.Delete && !e.Copied {
+			c.o.Values.put(valueKey{id, rec.Offset}, e.Value)
+		}
+	}
+	return nil
+}
 
 // Revert implements keyedState.
-func (c *cacheLog) Revert(next storage.Offset) { c.state.Revert(next) }
+func (c *cacheLog) Revert(next storage.Offset) {
+	c.state.Revert(next)
+	// Places are given out again. None of them was applied, so nothing is kept of them;
+	// it costs little not to depend on that.
+	if c.valuesLog.Load() != 0 {
+		c.valuesLog.Store(c.o.Values.newLog())
+	}
+}
 
 // Configure changes what may change while the shard is open.
 func (c *Cache) Configure(l cache.Limits) { c.state.SetLimits(l) }

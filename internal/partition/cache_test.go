@@ -29,6 +29,9 @@ func openCache(t testing.TB, dir string, o CacheOptions) *Cache {
 	if o.Storage.SegmentBytes == 0 {
 		o.Storage.SegmentBytes = 32 << 10
 	}
+	if o.Values == nil {
+		o.Values = NewValues(64 << 10) // so few that some are in memory and some are not
+	}
 	o.OnError = func(shard, what string, err error) { t.Errorf("%s: %s: %v", shard, what, err) }
 	c, err := OpenCache(deadline(t), dir, o)
 	require.NoError(t, err)

@@ -220,6 +220,11 @@ type CacheValue struct {
 
 // Get reads the live value of a key. A damaged record is an error, not a miss.
 func (c *Cache) Get(ctx context.Context, key []byte) (v CacheValue, ok bool, err error) {
+	return c.AppendGet(ctx, []byte{}, key)
+}
+
+// AppendGet is Get that puts the value into dst, from its beginning, if it has room.
+func (c *Cache) AppendGet(ctx context.Context, dst, key []byte) (v CacheValue, ok bool, err error) {
 	if err := cache.CheckKey(key); err != nil {
 		return v, false, err
 	}
@@ -232,11 +237,22 @@ func (c *Cache) Get(ctx context.Context, key []byte) (v CacheValue, ok bool, err
 		if !ok {
 			return v, false, nil
 		}
-		e, ok, err := c.read(ctx, ref.Offset)
+		at := valueKey{c.valuesLog.Load(), ref.Offset}
+		if dst, ok = c.o.Values.get(at, dst[:0]); ok {
+			c.counters.Hits.Add(1)
+			return CacheValue{Value: dst, Version: ref.Version, Expires: ref.Expires}, true, nil
+		}
+		named := false
+		ok, err := c.read(ctx, ref.Offset, func(e *cache.Entry) {
+			if named = string(e.Key) == string(key); named {
+				dst = append(dst, e.Value...)
+				c.o.Values.put(at, e.Value)
+			}
+		})
 		if err != nil {
 			return v, false, c.closedAs(err)
 		}
-		if !ok || string(e.Key) != string(key) {
+		if !ok || !named {
 			// Compaction moved the record after the look-up: the index knows where.
 			if again, found := c.state.Lookup(key, c.now()); found && again.Offset == ref.Offset {
 				return v, false, &storage.DamagedError{Dir: c.dir, Advice: "remove the shard's snapshot file and start again", Cause: errMisplaced}
@@ -244,32 +260,33 @@ func (c *Cache) Get(ctx context.Context, key []byte) (v CacheValue, ok bool, err
 			continue
 		}
 		c.counters.Hits.Add(1)
-		return CacheValue{Value: e.Value, Version: ref.Version, Expires: ref.Expires}, true, nil
+		return CacheValue{Value: dst, Version: ref.Version, Expires: ref.Expires}, true, nil
 	}
 }
 
 var errMisplaced = errors.New("the index names a record of another key")
 
-// read reads the entry at an offset; false when it is gone. The entry is the caller's.
-func (c *Cache) read(ctx context.Context, at storage.Offset) (cache.Entry, bool, error) {
+// read calls f with the entry at an offset, whose bytes are good during the call; false
+// when it is gone.
+func (c *Cache) read(ctx context.Context, at storage.Offset, f func(e *cache.Entry)) (bool, error) {
 	page := c.pages.Get().(*storage.Page)
 	defer c.pages.Put(page)
 	err := c.log.Read(ctx, page, storage.ReadRange{From: at, End: at + 1, MaxRecords: 1, MaxBytes: 1})
 	if err != nil {
 		if _, trimmed := errors.AsType[*storage.TrimmedError](err); trimmed {
-			return cache.Entry{}, false, nil
+			return false, nil
 		}
-		return cache.Entry{}, false, err
+		return false, err
 	}
 	if len(page.Records) == 0 {
-		return cache.Entry{}, false, nil
+		return false, nil
 	}
 	e, err := cache.DecodeEntry(page.Records[0].Payload)
 	if err != nil {
-		return e, false, err
+		return false, err
 	}
-	e.Key, e.Value = append([]byte(nil), e.Key...), append([]byte{}, e.Value...)
-	return e, true, nil
+	f(&e)
+	return true, nil
 }
 
 // Removed reads the value that an applied delete took away; ok is false if there was
@@ -280,6 +297,10 @@ func (c *Cache) Removed(ctx context.Context, w *CacheWrite) (value []byte, ok bo
 	if !w.Applied || !w.op.Live {
 		return nil, false, nil
 	}
-	e, ok, err := c.read(ctx, w.op.Old.Offset)
-	return e.Value, ok, err
+	value = []byte{}
+	ok, err = c.read(ctx, w.op.Old.Offset, func(e *cache.Entry) { value = append(value, e.Value...) })
+	if !ok {
+		value = nil
+	}
+	return value, ok, err
 }

@@ -180,7 +180,7 @@ func TestCachesAcrossCrashes(t *testing.T) {
 		h.clock.ms.Store(1_000_000)
 		open := func() {
 			var err error
-			h.c, err = OpenCache(deadline(t), "/shard", CacheOptions{Now: h.clock.now, CompactAbove: 1, CompactPace: 1 << 30, Storage: storage.Options{
+			h.c, err = OpenCache(deadline(t), "/shard", CacheOptions{Now: h.clock.now, Values: NewValues(64 << 10), CompactAbove: 1, CompactPace: 1 << 30, Storage: storage.Options{
 				FS: d, Fsync: mode, SegmentBytes: storage.MinSegmentBytes, Restarted: strings.HasSuffix(label, "true"),
 			}})
 			require.NoError(t, err, label)

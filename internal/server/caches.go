@@ -208,17 +208,35 @@ func cacheGet(ctx context.Context, r *Request) {
 		return
 	}
 	r.Behind(false)
-	v, ok, err := c.Get(ctx, []byte(m.Key))
+	// The answer is encoded before the handler returns: what it is made of serves the next
+	// get too.
+	got := &r.s.got
+	got.key = append(got.key[:0], m.Key...)
+	v, ok, err := c.AppendGet(ctx, got.room[:0], got.key)
 	if err != nil {
 		r.Fail(err)
 		return
 	}
-	r.Answer(&wire.CacheValue{
+	got.answer = wire.CacheValue{
 		Tenant: m.Tenant, Namespace: m.Namespace, Cache: m.Cache, Key: m.Key, Value: v.Value, HasValue: ok,
 		RequestID: m.RequestID, HasRequestID: m.HasRequestID,
 		Version: uint64(v.Version), HasVersion: ok && r.Offers(wire.FeatureCacheConditional),
-	})
+	}
+	r.Answer(&got.answer)
+	got.answer = wire.CacheValue{}
+	if got.room = v.Value; cap(got.room) > gotKept {
+		got.room = nil
+	}
 }
+
+// got is what a session's gets are answered with.
+type got struct {
+	key, room []byte
+	answer    wire.CacheValue
+}
+
+// gotKept is the largest room for a value that a session keeps.
+const gotKept = 4 << 10
 
 // cacheShards answers 0 shards for a cache that is not known: not an error.
 func cacheShards(_ context.Context, r *Request) {

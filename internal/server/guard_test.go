@@ -79,3 +79,37 @@ func TestGuardIdleConnection(t *testing.T) {
 		require.Less(t, each, int64(1<<20))
 	}
 }
+
+// A get whose value is in memory costs next to no allocation in the server, in bursts of
+// 64. The client of this test counts too.
+func TestGuardAllocationsOfAGet(t *testing.T) {
+	if raceEnabled {
+		return
+	}
+	w := newWorld(t)
+	w.cache("kept", 1)
+	p := w.dial(transportTCP).login()
+	p.send(&wire.CachePut{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: "user:1234567890", Value: make([]byte, 128), RequestID: 1, HasRequestID: true})
+	require.IsType(t, &wire.CacheOK{}, p.recv())
+	const burst = 64
+	var frames []byte
+	for id := range uint64(burst) {
+		frames = wire.AppendMessage(frames, &wire.CacheGet{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: "user:1234567890", RequestID: id, HasRequestID: true})
+	}
+	round := func() {
+		if _, err := p.rw.Write(frames); err != nil {
+			t.Fatal(err)
+		}
+		for range burst {
+			if f, err := p.reader.Next(); err != nil || len(f.Payload) < 250 {
+				t.Fatalf("%v %s", err, f.Payload)
+			}
+		}
+	}
+	for range 20 {
+		round()
+	}
+	perGet := heap.Allocs(100, round) / burst
+	t.Logf("%.3f allocations a get", perGet)
+	require.LessOrEqual(t, perGet, 0.2)
+}

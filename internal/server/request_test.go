@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/wire"
 )
@@ -339,7 +340,7 @@ func TestAPollKeepsNothingBack(t *testing.T) {
 // A delete that stands is never answered as refused, though the value it took away cannot
 // be read; and clients are not told where the broker keeps its files.
 func TestADeleteOfADamagedValue(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldWithin(t, broker.Limits{CacheValuesBytes: -1}) // values are read from the disk
 	w.cache("kept", 1)
 	p := w.dial(transportTCP).login()
 	key := func(m wire.Message) wire.Message {

@@ -40,6 +40,7 @@ type session struct {
 
 	decoder wire.Decoder
 	request Request
+	got     got
 	target  target
 	touched []Driver
 

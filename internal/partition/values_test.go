@@ -1,0 +1,139 @@
+package partition
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/felixlog/felix/internal/cache"
+	"github.com/felixlog/felix/internal/testkit/disk"
+	"github.com/felixlog/felix/internal/testkit/heap"
+	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/vfs"
+)
+
+// valueOf are n bytes that tell their place.
+func valueOf(k valueKey, n int) []byte {
+	b := bytes.Repeat([]byte{byte(k.at) ^ byte(k.log)<<4}, n)
+	copy(b, fmt.Sprint(k.log, ".", k.at))
+	return b
+}
+
+// What is kept comes back as it was put, the last value of a stripe is kept, and what
+// the values are charged with stays within the bound, whatever their sizes.
+func TestValuesStayWithinTheirBound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		bound := int64(rapid.SampledFrom([]int{1, 4 << 10, 100_000, 1 << 20}).Draw(t, "bound"))
+		v := NewValues(bound)
+		logs := []uint64{v.newLog(), v.newLog()}
+		sizes := map[valueKey]int{}
+		most := rapid.SampledFrom([]int{1, 40, 3000}).Draw(t, "size")
+		for at := range storage.Offset(rapid.IntRange(1, 2000).Draw(t, "puts")) {
+			k := valueKey{logs[int(at)%2], at}
+			n := (int(at)*7919 + int(at)/3) % (most + 1)
+			sizes[k] = n
+			v.put(k, valueOf(k, n))
+			got, ok := v.get(k, nil)
+			if fits := (valueHead+n)*valueShare <= v.stripe(k).most; ok != fits {
+				t.Fatalf("a value of %d bytes just put: in memory %t, fits %t", n, ok, fits)
+			}
+			if ok && !bytes.Equal(got, valueOf(k, n)) {
+				t.Fatalf("%v: %q", k, got)
+			}
+		}
+		kept := int64(0)
+		for k, n := range sizes {
+			got, ok := v.get(k, []byte("before"))
+			if !ok {
+				continue
+			}
+			kept++
+			if want := append([]byte("before"), valueOf(k, n)...); !bytes.Equal(got, want) {
+				t.Fatalf("%v: %q, want %q", k, got, want)
+			}
+		}
+		f := v.Figures()
+		if f.Count != kept || f.Bytes > max(bound, valueStripes) {
+			t.Fatalf("%d values found, %+v, bound %d", kept, f, bound)
+		}
+		if _, ok := v.get(valueKey{v.newLog(), 0}, nil); ok {
+			t.Fatal("a value of a log that has put none")
+		}
+		for i := range v.stripes {
+			if s := &v.stripes[i]; len(s.mu.ring) > s.most {
+				t.Fatalf("a ring of %d bytes, most %d", len(s.mu.ring), s.most)
+			}
+		}
+	})
+	require.Nil(t, NewValues(0))
+	require.Nil(t, NewValues(-1))
+}
+
+// A value that was put or read is there without a reading of the log, its newer version
+// and its going are seen at once, and after a restart the log is read once.
+func TestAGetOfAValueInMemoryReadsNothing(t *testing.T) {
+	fs := disk.NewFaulty(vfs.OS())
+	clock := new(cacheClock)
+	clock.ms.Store(1_000_000)
+	o := CacheOptions{Now: clock.now, Values: NewValues(1 << 20), Storage: storage.Options{FS: fs}}
+	dir := t.TempDir()
+	c := openCache(t, dir, o)
+	reads := fs.Add(disk.Rule{Op: disk.OpRead, Count: disk.Forever, Action: disk.Call(func() {})})
+	expect := func(want string, had bool, read int) {
+		t.Helper()
+		before := reads.Hits()
+		got, ok := get(t, c, "k")
+		require.Equal(t, had, ok)
+		require.Equal(t, want, got)
+		require.Equal(t, read, reads.Hits()-before, "readings of the log")
+	}
+	put(t, c, "k", "first")
+	expect("first", true, 0)
+	put(t, c, "k", "")
+	expect("", true, 0)
+	v, _, err := c.Get(deadline(t), []byte("k"))
+	require.NoError(t, err)
+	require.NotNil(t, v.Value, "there and empty is not absent")
+	w := new(CacheWrite)
+	require.NoError(t, w.Put([]byte("k"), []byte("short"), 10, true, cache.Always, 0, c.Now()))
+	require.NoError(t, c.Write(deadline(t), w))
+	expect("short", true, 0)
+	clock.ms.Add(10)
+	expect("", false, 0)
+	put(t, c, "k", "again")
+	was, had := remove(t, c, "k")
+	require.True(t, had)
+	require.Equal(t, "again", was)
+	expect("", false, 0)
+	large := strings.Repeat("x", 64<<10)
+	put(t, c, "k", large)
+	expect(large, true, 2) // its head, then the rest
+	expect(large, true, 2) // its head, then the rest
+	put(t, c, "k", "last")
+	closeCache(t, c)
+
+	c = openCache(t, dir, o)
+	defer func() { closeCache(t, c) }()
+	expect("last", true, 1)
+	expect("last", true, 0)
+}
+
+// A get whose value is in memory costs the shard no allocation.
+func TestGuardGetsAllocateNothing(t *testing.T) {
+	c := openCache(t, t.TempDir(), CacheOptions{})
+	defer closeCache(t, c)
+	put(t, c, "user:1234567890", strings.Repeat("x", 128))
+	key, room := []byte("user:1234567890"), make([]byte, 0, 256)
+	ctx := context.Background()
+	require.Zero(t, heap.Allocs(100, func() {
+		v, ok, err := c.AppendGet(ctx, room, key)
+		if err != nil || !ok || len(v.Value) != 128 {
+			t.Errorf("%v %t %v", v, ok, err)
+		}
+	}))
+}
