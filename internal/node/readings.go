@@ -8,6 +8,7 @@ import (
 
 	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/obs"
+	"github.com/felixlog/felix/internal/queue"
 )
 
 // How many streams and groups have metrics of their own: the first by name.
@@ -67,24 +68,55 @@ func (n *Node) readings() obs.Readings {
 		},
 		Groups: func() (named []obs.GroupFigures, groups int) {
 			for _, s := range n.streamsByName() {
-				def := s.Meta()
-				for shard := range s.Shards() {
-					p, err := s.Shard(shard)
-					if err != nil {
-						continue // out of service: felix_shards says so
-					}
-					stats, count := p.GroupStats(groupsNamed - len(named))
-					groups += count
-					for _, g := range stats {
-						named = append(named, obs.GroupFigures{
-							Tenant: def.Tenant, Namespace: def.Namespace, Stream: def.Name, Shard: strconv.Itoa(shard), Group: g.Group,
-							Ready: g.Ready, Delayed: g.Delayed, Claimed: g.Claimed, Dead: g.Dead,
-							Acked: g.Acked, Discarded: g.Discarded, Lost: g.Lost, Lag: g.Lag,
-						})
-					}
-				}
+				figures, count := groupFigures(s, groupsNamed-len(named))
+				named, groups = append(named, figures...), groups+count
 			}
 			return named, groups
 		},
 	}
+}
+
+// groupFigures are the figures of at most limit groups and shards of a stream, by name, and how
+// many have been seen. A group that some shard has seen has all of the others before it, from
+// where it would begin there. Of a shard with more groups than limit, those that are not
+// asked for come behind limit others, so that none is taken for one it has not seen.
+func groupFigures(s *broker.Stream, limit int) (named []obs.GroupFigures, seen int) {
+	shards := make([]map[string]queue.Stats, s.Shards())
+	var names []string
+	for i := range shards {
+		p, err := s.Shard(i)
+		if err != nil {
+			continue // out of service: felix_shards says so
+		}
+		stats, count := p.GroupStats(limit)
+		seen += count
+		shards[i] = make(map[string]queue.Stats, len(stats))
+		for _, g := range stats {
+			shards[i][g.Group] = g.Stats
+			names = append(names, g.Group)
+		}
+	}
+	slices.Sort(names)
+	def := s.Meta()
+	for _, name := range slices.Compact(names) {
+		for i, stats := range shards {
+			p, err := s.Shard(i)
+			if stats == nil || err != nil {
+				continue
+			}
+			if len(named) == limit {
+				return named, seen
+			}
+			g, ok := stats[name]
+			if !ok {
+				g = p.NoGroup()
+			}
+			named = append(named, obs.GroupFigures{
+				Tenant: def.Tenant, Namespace: def.Namespace, Stream: def.Name, Shard: strconv.Itoa(i), Group: name,
+				Ready: g.Ready, Delayed: g.Delayed, Claimed: g.Claimed, Dead: g.Dead,
+				Acked: g.Acked, Discarded: g.Discarded, Lost: g.Lost, Lag: g.Lag,
+			})
+		}
+	}
+	return named, seen
 }

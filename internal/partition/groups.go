@@ -489,6 +489,15 @@ type GroupStats struct {
 	queue.Stats
 }
 
+// NoGroup are the books of a group that the shard has not seen: what it would have before
+// it.
+func (p *Partition) NoGroup() queue.Stats {
+	if p.log == nil {
+		return queue.Stats{}
+	}
+	return queue.StatsOfNone(p.log.Head(), p.readableNow())
+}
+
 // GroupStats gives the books of at most limit groups of the shard, ordered by name, and
 // how many there are.
 func (p *Partition) GroupStats(limit int) (stats []GroupStats, groups int) {

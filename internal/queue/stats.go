@@ -55,6 +55,17 @@ func (g *Group) stats(tail Offset) Stats {
 	return s
 }
 
+// StatsOfNone describes a group that is not there: it would begin at head, and has all that
+// the stream holds before it.
+func StatsOfNone(head, tail Offset) Stats {
+	s := Stats{Start: head, Position: head, Tail: tail}
+	if tail > head {
+		s.Ready = uint64(tail - head)
+		s.Lag = s.Ready
+	}
+	return s
+}
+
 // Check says what is wrong if the books do not balance: every record at or above the
 // start is in exactly one state.
 func (s Stats) Check() error {

@@ -436,11 +436,11 @@ type groupStats struct {
 	Config    groupConfig `json:"config"`
 }
 
-func statsOf(g *groups.Group, s groups.Stats) groupStats {
+func statsOf(name string, s groups.Stats, c groups.Config) groupStats {
 	return groupStats{
-		Group: g.Name(), Exists: s.Exists, Start: uint64(s.Start), Position: uint64(s.Position), Tail: uint64(s.Tail), Ready: s.Ready, Owed: s.Owed,
+		Group: name, Exists: s.Exists, Start: uint64(s.Start), Position: uint64(s.Position), Tail: uint64(s.Tail), Ready: s.Ready, Owed: s.Owed,
 		Delayed: s.Delayed, Claimed: s.Claimed, Acked: s.Acked, Dead: s.Dead, Discarded: s.Discarded, Lost: s.Lost, Lag: s.Lag,
-		Config: configOf(g.Config()),
+		Config: configOf(c),
 	}
 }
 
@@ -449,11 +449,12 @@ func groupDescribeAll(ctx context.Context, r *Request) {
 	if !ok {
 		return
 	}
-	answer := groupStats{Group: q.Group}
+	var answer groupStats
 	r.groupDecide(ctx, ref, auth.GroupConsume, false, func(now segment.Micros, g *groups.Group, head, tail storage.Offset) error {
-		answer.Tail = uint64(tail)
 		if g != nil {
-			answer = statsOf(g, g.Stats(now, head, tail))
+			answer = statsOf(q.Group, g.Stats(now, head, tail), g.Config())
+		} else {
+			answer = statsOf(q.Group, groups.StatsOfNone(head, tail), groups.Config{})
 		}
 		return nil
 	}, func() wire.Message { return extended(m, answer) })
