@@ -126,8 +126,9 @@ func (c *core) authenticate(ctx context.Context, addr, token string, flags wire.
 		config = config.Clone()
 		config.ServerName = host
 	}
-	conn := tls.Client(&gather{Conn: socket}, config)
-	s := &session{addr: addr, conn: conn, reader: wire.NewReader(conn, c.config.maxFrame)}
+	came := &arrivals{Conn: socket}
+	conn := tls.Client(&gather{Conn: came}, config)
+	s := &session{addr: addr, conn: conn, reader: wire.NewReader(together{conn, came}, c.config.maxFrame)}
 	if err := s.handshake(ctx, c.config.tenant, token, flags); err != nil {
 		s.close()
 		var e *Error

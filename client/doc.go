@@ -50,5 +50,6 @@
 //
 // A producer holds at most [WithMaxBuffered] bytes of records. A subscription
 // holds a bounded count of frames and otherwise stops reading, so that the
-// broker waits. Payloads of records belong to the caller.
+// broker waits. Payloads of records belong to the caller, but for those of
+// [Subscription.NextBatch], which are read over by the next call.
 package client

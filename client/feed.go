@@ -22,6 +22,9 @@ type feed struct {
 	hasNext bool
 	session *session
 	back    resumption
+	// first to last are deliveries that came together and are not handed on yet.
+	first, last *delivery
+	chained     int
 }
 
 // newFeed resolves where the shard begins.
@@ -49,8 +52,8 @@ func (c *Client) startOf(ctx context.Context, stream string, shard int, s *subsc
 
 func (f *feed) op() string { return "subscribe " + f.s.stream.stream }
 
-// first subscribes for the first time.
-func (f *feed) first(ctx context.Context) error {
+// begin subscribes for the first time.
+func (f *feed) begin(ctx context.Context) error {
 	b := f.s.client.config.retry.begin()
 	for {
 		err := f.subscribe(ctx)
@@ -149,11 +152,30 @@ func (f *feed) resume(ctx context.Context, cause error) error {
 
 // read delivers events until the connection ends, and returns why.
 func (f *feed) read(ctx context.Context) error {
-	session := f.session
-	stop := context.AfterFunc(ctx, session.close)
+	stop := context.AfterFunc(ctx, f.session.close)
 	defer stop()
+	err := f.frames(ctx)
+	// next is behind what was chained, which nobody asks for again.
+	if left := f.flush(ctx); left != nil {
+		return left
+	}
+	return err
+}
+
+// chainMost bounds the frames that are handed on together.
+const chainMost = 64
+
+// frames reads frames. Those that came together are handed on together, before it waits
+// for more.
+func (f *feed) frames(ctx context.Context) error {
+	reader := f.session.reader
 	for {
-		frame, err := session.reader.Next()
+		if f.chained == chainMost || f.chained > 0 && !reader.Buffered() {
+			if err := f.flush(ctx); err != nil {
+				return err
+			}
+		}
+		frame, err := reader.Next()
 		if err != nil {
 			if errors.Is(err, io.EOF) {
 				return ErrConnectionLost
@@ -162,9 +184,11 @@ func (f *feed) read(ctx context.Context) error {
 		}
 		switch frame.Flags.Layout() {
 		case wire.LayoutEvents:
-			err = f.events(ctx, frame)
+			err = f.events(frame)
 		case wire.LayoutMessage:
-			err = f.message(ctx, frame)
+			if err = f.flush(ctx); err == nil {
+				err = f.message(ctx, frame)
+			}
 		default:
 			err = fmt.Errorf("unexpected frame with flags %s", frame.Flags)
 		}
@@ -174,23 +198,53 @@ func (f *feed) read(ctx context.Context) error {
 	}
 }
 
-func (f *feed) events(ctx context.Context, frame wire.Frame) error {
-	// The records keep the memory of the frame from now on: it is never given
-	// back for another.
-	frame.Retain()
+// events chains what is new in a frame.
+func (f *feed) events(frame wire.Frame) error {
 	d := deliveries.Get().(*delivery)
 	d.shard, d.from, d.lost, d.err = f.shard, 0, 0, nil
 	if err := d.batch.Decode(frame.Flags, frame.Payload); err != nil {
 		return err
 	}
-	return f.deliver(ctx, d)
+	if !f.fit(d) {
+		d.putBack()
+		return nil
+	}
+	// The records keep the memory of the frame from now on.
+	frame.Retain()
+	d.frame, d.framed = frame, true
+	if f.first == nil {
+		f.first = d
+	} else {
+		f.last.next = d
+	}
+	f.last = d
+	f.chained++
+	return nil
 }
 
-// deliver hands on what is new in a batch.
+// flush hands on what was chained.
+func (f *feed) flush(ctx context.Context) error {
+	first := f.first
+	if first == nil {
+		return nil
+	}
+	f.first, f.last, f.chained = nil, nil, 0
+	return f.hand(ctx, first)
+}
+
+// deliver hands on what is new in a batch that came alone.
 func (f *feed) deliver(ctx context.Context, d *delivery) error {
+	if !f.fit(d) {
+		return nil
+	}
+	return f.hand(ctx, d)
+}
+
+// fit says whether something is new in a batch, and leaves out of it what is not.
+func (f *feed) fit(d *delivery) bool {
 	n := uint64(len(d.batch.Payloads))
 	if n == 0 {
-		return nil
+		return false
 	}
 	f.back.progress()
 	if base := d.batch.BaseOffset; d.batch.HasOffsets {
@@ -198,7 +252,7 @@ func (f *feed) deliver(ctx context.Context, d *delivery) error {
 		if f.hasNext {
 			switch {
 			case end <= f.next:
-				return nil
+				return false
 			case base < f.next:
 				d.from = int(f.next - base)
 			default:
@@ -212,7 +266,7 @@ func (f *feed) deliver(ctx context.Context, d *delivery) error {
 		// A stream in memory: after these there is nothing to resume from.
 		f.hasNext = false
 	}
-	return f.hand(ctx, d)
+	return true
 }
 
 func (f *feed) hand(ctx context.Context, d *delivery) error {

@@ -35,16 +35,22 @@ type peer struct {
 	r    *wire.Reader
 }
 
-// newScript runs serve for each connection; it ends with the test.
-func newScript(t testing.TB, serve func(*peer)) *script {
+// selfSigned is a certificate for the loopback interface.
+func selfSigned(t testing.TB) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// newScript runs serve for each connection; it ends with the test.
+func newScript(t testing.TB, serve func(*peer)) *script {
+	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, NextProtos: []string{"felix/1"}, MinVersion: tls.VersionTLS13,
+		Certificates: []tls.Certificate{selfSigned(t)}, NextProtos: []string{"felix/1"}, MinVersion: tls.VersionTLS13,
 	})
 	require.NoError(t, err)
 	s := &script{t: t, addr: l.Addr().String(), done: make(chan struct{})}

@@ -79,8 +79,9 @@ type Subscription struct {
 	stream streamKey
 	config subscribeConfig
 
-	// items holds frames that were read and not yet taken. When it is full,
-	// the connection is not read any further, and the broker waits.
+	// items holds what was read and not yet taken, each the first of those frames that
+	// came together. When it is full, the connection is not read any further, and the
+	// broker waits.
 	items  chan *delivery
 	done   chan struct{}
 	ctx    context.Context
@@ -92,9 +93,12 @@ type Subscription struct {
 	cur *delivery
 	at  int
 	err error
+	// records are those of the last NextBatch.
+	records []Record
 }
 
-// queuedFrames bounds items. A frame is usually up to 64 KiB.
+// queuedFrames bounds items. A frame, and what is handed on together, is usually up to
+// 64 KiB.
 const queuedFrames = 16
 
 // delivery is one event frame of a shard, or the error that ends the
@@ -106,9 +110,26 @@ type delivery struct {
 	from int
 	lost uint64
 	err  error
+	// next came together with it, right behind it.
+	next *delivery
+	// frame is retained while framed. given says that Next gave out some of its records:
+	// their payloads are the caller's, and the memory of the frame is never given back.
+	frame         wire.Frame
+	framed, given bool
 }
 
 var deliveries = sync.Pool{New: func() any { return new(delivery) }}
+
+// putBack gives d back, and the memory of its frame if nobody was given a part of it.
+func (d *delivery) putBack() {
+	clear(d.batch.Payloads)
+	d.batch.Publisher = nil
+	if d.framed && !d.given {
+		d.frame.Release()
+	}
+	d.frame, d.framed, d.given, d.next = wire.Frame{}, false, false, nil
+	deliveries.Put(d)
+}
 
 // Subscribe reads a stream. It returns when the broker has accepted, so that
 // with FromLatest every record published afterwards is delivered. ctx bounds
@@ -145,7 +166,7 @@ func (c *Client) Subscribe(ctx context.Context, stream string, opts ...Subscribe
 	for i, shard := range shards {
 		f, err := s.newFeed(ctx, c, shard)
 		if err == nil {
-			err = f.first(ctx)
+			err = f.begin(ctx)
 		}
 		if err != nil {
 			for _, f := range feeds[:i] {
@@ -168,16 +189,8 @@ func (c *Client) Subscribe(ctx context.Context, stream string, opts ...Subscribe
 // *CursorError when it fell behind what is retained, ErrNotFound, ErrForbidden,
 // ErrConnectionLost when a stream without offsets lost its connection.
 func (s *Subscription) Next(ctx context.Context) (Record, error) {
-	for s.cur == nil || s.at == len(s.cur.batch.Payloads) {
-		if s.err != nil {
-			return Record{}, s.err
-		}
-		if s.cur != nil {
-			s.cur.batch.Publisher = nil
-			deliveries.Put(s.cur)
-			s.cur = nil
-		}
-		if err := s.receive(ctx); err != nil {
+	if s.cur == nil || s.at == len(s.cur.batch.Payloads) {
+		if err := s.advance(ctx); err != nil {
 			return Record{}, err
 		}
 	}
@@ -186,6 +199,7 @@ func (s *Subscription) Next(ctx context.Context) (Record, error) {
 	s.at++
 	r := Record{Shard: d.shard, Payload: d.batch.Payloads[i]}
 	d.batch.Payloads[i] = nil
+	d.given = true
 	if d.batch.HasOffsets {
 		r.Offset, r.HasOffset = d.batch.BaseOffset+uint64(i), true
 	}
@@ -199,6 +213,62 @@ func (s *Subscription) Next(ctx context.Context) (Record, error) {
 		r.Lost = d.lost
 	}
 	return r, nil
+}
+
+// NextBatch returns records that came together, at least one, in the order in which Next
+// gives them, and waits for them as Next does. It is for reading fast: the memory of the
+// records is used again, so that the slice and the payloads are good until the next call of
+// NextBatch or Next. Copy what is kept longer. Errors: those of Next.
+func (s *Subscription) NextBatch(ctx context.Context) ([]Record, error) {
+	if s.cur == nil || s.at == len(s.cur.batch.Payloads) {
+		if err := s.advance(ctx); err != nil {
+			return nil, err
+		}
+	}
+	d := s.cur
+	b := &d.batch
+	payloads := b.Payloads[s.at:]
+	if cap(s.records) < len(payloads) {
+		s.records = make([]Record, len(payloads))
+	}
+	records := s.records[:len(payloads)]
+	publisher := string(b.Publisher)
+	for i, p := range payloads {
+		r := &records[i]
+		*r = Record{Shard: d.shard, Payload: p, Publisher: publisher, HasOffset: b.HasOffsets}
+		if b.HasOffsets {
+			r.Offset = b.BaseOffset + uint64(s.at+i)
+		}
+		if b.HasTimestamps {
+			r.Timestamp = time.UnixMicro(int64(b.Timestamps[s.at+i]))
+		}
+	}
+	if s.at == d.from {
+		records[0].Lost = d.lost
+	}
+	s.at = len(b.Payloads)
+	return records, nil
+}
+
+// advance goes to the next frame, waiting for it.
+func (s *Subscription) advance(ctx context.Context) error {
+	for s.cur == nil || s.at == len(s.cur.batch.Payloads) {
+		if s.err != nil {
+			return s.err
+		}
+		if d := s.cur; d != nil {
+			s.cur = d.next
+			d.putBack()
+			if s.cur != nil {
+				s.at = s.cur.from
+				continue
+			}
+		}
+		if err := s.receive(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Subscription) receive(ctx context.Context) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -350,6 +351,81 @@ func TestPayloadsBelongToTheCaller(t *testing.T) {
 		kept = append(kept, r.Payload)
 	}
 	requireNumbered(t, kept, 5000)
+}
+
+// Batches and single records may take turns: together they are every record once and in
+// order, and the payloads that Next gave stay what they were whatever is read after them.
+func TestBatchesAndSingleRecordsTakeTurns(t *testing.T) {
+	const n = 20_000
+	b := newBroker(t)
+	c := dial(t, b)
+	padded := func(i int) []byte { return fmt.Appendf(nil, "%s %0400d", numbered(i), i) }
+	p, err := c.Producer("orders")
+	require.NoError(t, err)
+	ctx := soon(t)
+	for i := range n { // more than is read ahead
+		_, err := p.Send(ctx, padded(i))
+		require.NoError(t, err)
+	}
+	require.NoError(t, p.Close(ctx))
+	s := subscribe(t, c, "orders", FromEarliest())
+	kept := make(map[int][]byte)
+	r := rand.New(rand.NewPCG(3, 4))
+	for at := 0; at < n; {
+		if r.IntN(8) < 3 {
+			records, err := s.NextBatch(ctx)
+			require.NoError(t, err)
+			require.NotEmpty(t, records)
+			for _, record := range records {
+				require.EqualValues(t, at, record.Offset)
+				require.True(t, record.HasOffset)
+				require.Zero(t, record.Lost)
+				require.Equal(t, string(padded(at)), string(record.Payload))
+				at++
+			}
+			continue
+		}
+		record, err := s.Next(ctx)
+		require.NoError(t, err)
+		require.EqualValues(t, at, record.Offset)
+		kept[at] = record.Payload
+		at++
+	}
+	for i, payload := range kept {
+		require.Equal(t, string(padded(i)), string(payload))
+	}
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = s.NextBatch(canceled)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, s.Close())
+	_, err = s.NextBatch(ctx)
+	require.ErrorIs(t, err, ErrClosed)
+}
+
+// A batch says of its records what Next says.
+func TestBatchesSayWhatNextSays(t *testing.T) {
+	batch := func() *delivery {
+		d := &delivery{shard: 3, from: 1, lost: 7}
+		d.batch.BaseOffset, d.batch.HasOffsets, d.batch.HasTimestamps = 20, true, true
+		d.batch.Payloads = [][]byte{[]byte("old"), []byte("a"), []byte("b"), []byte("c")}
+		d.batch.Timestamps = []uint64{1, 2, 3, 4}
+		d.batch.Publisher = []byte("alice")
+		return d
+	}
+	s := &Subscription{items: make(chan *delivery, 2)}
+	s.items <- batch()
+	s.items <- batch()
+	var single []Record
+	for range 3 {
+		r, err := s.Next(t.Context())
+		require.NoError(t, err)
+		single = append(single, r)
+	}
+	records, err := s.NextBatch(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, single, records)
+	require.Equal(t, Record{Shard: 3, Offset: 21, HasOffset: true, Payload: []byte("a"), Publisher: "alice", Timestamp: time.UnixMicro(2), Lost: 7}, records[0])
 }
 
 func TestRead(t *testing.T) {

@@ -199,23 +199,18 @@ func (b *bench) fanout(ctx context.Context) (benchFigures, int, error) {
 		defer s.Close()
 		reading.Go(func() {
 			for n, end := 0, -1; n != end; {
-				if _, err := s.Next(ctx); err != nil {
+				records, err := s.NextBatch(ctx)
+				if err != nil {
 					cancel(err)
 					return
 				}
-				n++
-				delivered.Add(1)
-				select {
-				case end = <-target:
-				default:
-				}
-				for end >= 0 && n < end {
-					if _, err := s.Next(ctx); err != nil {
-						cancel(err)
-						return
+				n += len(records)
+				delivered.Add(int64(len(records)))
+				if end < 0 {
+					select {
+					case end = <-target:
+					default:
 					}
-					n++
-					delivered.Add(1)
 				}
 			}
 		})
@@ -295,10 +290,12 @@ func (b *bench) replay(ctx context.Context) (benchFigures, int, error) {
 		return benchFigures{}, 0, err
 	}
 	defer s.Close()
-	for range n {
-		if _, err := s.Next(ctx); err != nil {
+	for have := 0; have < n; {
+		records, err := s.NextBatch(ctx)
+		if err != nil {
 			return benchFigures{}, 0, err
 		}
+		have += len(records)
 	}
 	return figures(n, time.Since(began), nil), n, nil
 }

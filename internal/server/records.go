@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"net"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +39,63 @@ type records struct {
 	// asks: with whole, see what else has arrived at the socket.
 	asks bool
 	now  arrived
+
+	// out is what hold keeps back.
+	out struct {
+		sync.Mutex
+		held bool
+		buf  []byte
+	}
+}
+
+// TLS writes each of its records of 16 KiB by itself. What is larger than one is kept back
+// until it is encrypted, holdBytes of it at a time, so that it is one write to the socket.
+const (
+	recordBytes = 16 << 10
+	holdBytes   = 64 << 10
+	holdRoom    = holdBytes + 1<<10 // with what encryption adds
+)
+
+// holdBuffers are for those who write: a connection has one only meanwhile.
+var holdBuffers = sync.Pool{New: func() any { return new([holdRoom]byte) }}
+
+// hold makes what is written wait for flush. TLS may write from the reader too, an answer
+// to a key update: that waits likewise, so that the bytes stay in order.
+func (c *records) hold(room *[holdRoom]byte) {
+	c.out.Lock()
+	c.out.held, c.out.buf = true, room[:0]
+	c.out.Unlock()
+}
+
+// flush ends a hold and writes what was kept back.
+func (c *records) flush() error {
+	var failed error
+	for {
+		c.out.Lock()
+		buf := c.out.buf
+		c.out.buf = nil
+		if len(buf) == 0 || failed != nil {
+			c.out.held = false
+			c.out.Unlock()
+			return failed
+		}
+		c.out.Unlock()
+		_, failed = c.Conn.Write(buf)
+	}
+}
+
+// Write implements net.Conn.
+func (c *records) Write(p []byte) (int, error) {
+	c.out.Lock()
+	held := c.out.held
+	if held {
+		c.out.buf = append(c.out.buf, p...)
+	}
+	c.out.Unlock()
+	if held {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
 }
 
 // errNoRecord is temporary, which keeps TLS from taking the connection for broken.
@@ -181,6 +239,25 @@ func (l tcpLink) Read(p []byte) (int, error) {
 		}
 	}
 	return n, err
+}
+
+// Write sends p in few writes to the socket. It is for one goroutine at a time.
+func (l tcpLink) Write(p []byte) (int, error) {
+	if len(p) <= recordBytes {
+		return l.Conn.Write(p)
+	}
+	room := holdBuffers.Get().(*[holdRoom]byte)
+	defer holdBuffers.Put(room)
+	for done := 0; ; {
+		l.records.hold(room)
+		n, err := l.Conn.Write(p[done:min(len(p), done+holdBytes)])
+		if flushed := l.records.flush(); err == nil {
+			err = flushed
+		}
+		if done += n; err != nil || done == len(p) {
+			return done, err
+		}
+	}
 }
 
 // readNow gives what has arrived, without waiting; 0 when that is nothing.

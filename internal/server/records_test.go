@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -236,4 +237,85 @@ func TestGuardBurstOfLargeFrames(t *testing.T) {
 	_, err = s.reader.Next()
 	require.NoError(t, err)
 	require.False(t, s.hasMore(len(f.Payload)))
+}
+
+// countedConn counts the writes to a socket, and may fail them.
+type countedConn struct {
+	net.Conn
+	writes atomic.Int64
+	fail   atomic.Bool
+}
+
+var errCounted = errors.New("this socket fails")
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	if c.fail.Load() {
+		return 0, errCounted
+	}
+	return c.Conn.Write(p)
+}
+
+// A page of events is one write to the socket, not one for each TLS record of it.
+func TestGuardPageIsOneWrite(t *testing.T) {
+	client, _, link := recordPair(t)
+	counted := &countedConn{Conn: link.records.Conn}
+	link.records.Conn = counted
+	// TLS begins with smaller records: -1 is for what it takes until they are whole.
+	for _, c := range []struct{ size, writes int }{{4 * holdBytes, -1}, {1, 1}, {recordBytes, 1}, {recordBytes + 1, 1}, {holdBytes, 1}, {holdBytes + 1, 2}, {5*holdBytes - 1, 5}} {
+		want := make([]byte, c.size)
+		for i := range want {
+			want[i] = byte(i * 7)
+		}
+		counted.writes.Store(0)
+		sent := make(chan error, 1)
+		go func() {
+			n, err := link.Write(want)
+			if err == nil && n != len(want) {
+				err = io.ErrShortWrite
+			}
+			sent <- err
+		}()
+		got := make([]byte, c.size)
+		_, err := io.ReadFull(client, got)
+		require.NoError(t, err)
+		require.NoError(t, <-sent)
+		require.True(t, bytes.Equal(want, got), "%d bytes", c.size)
+		if c.writes >= 0 {
+			require.EqualValues(t, c.writes, counted.writes.Load(), "%d bytes", c.size)
+		}
+	}
+	counted.fail.Store(true)
+	_, err := link.Write(make([]byte, holdBytes))
+	require.ErrorIs(t, err, errCounted)
+}
+
+// What TLS writes by itself while a page is kept back, or being written, comes behind it.
+func TestWritesBesideAPageStayInOrder(t *testing.T) {
+	near, far := net.Pipe()
+	c := &records{Conn: far}
+	c.hold(new([holdRoom]byte))
+	_, err := c.Write([]byte("page,"))
+	require.NoError(t, err)
+	_, err = c.Write([]byte("kept,"))
+	require.NoError(t, err)
+	flushed := make(chan error, 1)
+	go func() { flushed <- c.flush() }()
+	got := make([]byte, 64)
+	n, err := io.ReadFull(near, got[:1]) // the write is under way
+	require.NoError(t, err)
+	_, err = c.Write([]byte("late"))
+	require.NoError(t, err)
+	m, err := io.ReadFull(near, got[n:len("page,kept,late")])
+	require.NoError(t, err)
+	require.NoError(t, <-flushed)
+	require.Equal(t, "page,kept,late", string(got[:n+m]))
+	go func() {
+		_, err := c.Write([]byte("!"))
+		flushed <- err
+	}()
+	_, err = io.ReadFull(near, got[:1])
+	require.NoError(t, err)
+	require.NoError(t, <-flushed)
+	require.Equal(t, "!", string(got[:1]))
 }

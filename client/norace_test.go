@@ -1,0 +1,6 @@
+//go:build !race
+
+package client
+
+// pooledBytes is what a record read in a batch may allocate.
+const pooledBytes = 8
