@@ -35,13 +35,16 @@ type KeySource interface {
 	VerifyingKeys(tenant string) (keys []PublicKey, version uint64)
 }
 
+// DefaultCacheTokens is how many verified tokens a [Verifier] remembers if it is not told.
+const DefaultCacheTokens = 4096
+
 // VerifierOptions configure a [Verifier].
 type VerifierOptions struct {
 	// Keys is required.
 	Keys KeySource
 	// Audience is what aud must hold; [AudienceBroker] when empty.
 	Audience string
-	// CacheTokens is how many verified tokens are remembered; 4096 when zero, none
+	// CacheTokens is how many verified tokens are remembered; [DefaultCacheTokens] when zero, none
 	// when negative.
 	CacheTokens int
 	// Clock is time.Now when nil.
@@ -75,7 +78,7 @@ func NewVerifier(o VerifierOptions) *Verifier {
 		o.Audience = AudienceBroker
 	}
 	if o.CacheTokens == 0 {
-		o.CacheTokens = 4096
+		o.CacheTokens = DefaultCacheTokens
 	}
 	if o.Clock == nil {
 		o.Clock = time.Now

@@ -99,7 +99,10 @@ func (b *broker) identity() (config.Context, error) {
 	return c, nil
 }
 
-func (b *broker) token(audience string) (string, error) {
+// subject is who the load is.
+const subject = "soak"
+
+func (b *broker) token(subject, audience string) (string, error) {
 	id, err := b.identity()
 	if err != nil {
 		return "", err
@@ -108,10 +111,10 @@ func (b *broker) token(audience string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return key.Mint(auth.MintRequest{Tenant: "default", Subject: "soak", Permissions: auth.AllPermissions("default"), Audience: audience})
+	return key.Mint(auth.MintRequest{Tenant: "default", Subject: subject, Permissions: auth.AllPermissions("default"), Audience: audience})
 }
 
-func (b *broker) dial(ctx context.Context) (*client.Client, error) {
+func (b *broker) dial(ctx context.Context, subject string) (*client.Client, error) {
 	id, err := b.identity()
 	if err != nil {
 		return nil, err
@@ -120,7 +123,7 @@ func (b *broker) dial(ctx context.Context) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.Dial(ctx, []string{b.Clients}, client.WithTLS(trust), client.WithToken(func(context.Context) (string, error) { return b.token(auth.AudienceBroker) }))
+	return client.Dial(ctx, []string{b.Clients}, client.WithTLS(trust), client.WithToken(func(context.Context) (string, error) { return b.token(subject, auth.AudienceBroker) }))
 }
 
 // prepare makes what the load works on.
@@ -131,7 +134,7 @@ func (b *broker) prepare(ctx context.Context, o Options) error {
 		{"streams", fmt.Sprintf(`{"stream":"jobs","kind":"Queue","durable":true,"shards":1,%s}`, bounds)},
 		{"caches", `{"cache":"sessions","shards":1}`},
 	} {
-		token, err := b.token(auth.AudienceAPI)
+		token, err := b.token(subject, auth.AudienceAPI)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/felixlog/felix/client"
+	"github.com/felixlog/felix/internal/auth"
+	"github.com/felixlog/felix/internal/stream"
 )
 
 // load is what is done to the broker.
@@ -20,7 +22,7 @@ type load struct {
 
 // with runs f with a client of its own.
 func (l *load) with(ctx context.Context, f func(*client.Client) error) error {
-	c, err := l.dial(ctx)
+	c, err := l.dial(ctx, subject)
 	if err != nil {
 		return ended(ctx, err)
 	}
@@ -144,6 +146,37 @@ func (l *load) consume(ctx context.Context) error {
 			return nil
 		})
 	})
+}
+
+// tableFull is as many guests as fill what a broker remembers of clients that left: the
+// tokens it has verified and, of each shard, the idempotent producers.
+const tableFull = max(auth.DefaultCacheTokens, stream.MaxProducers) + 1
+
+// guestsAtOnce is how many guests are there at the same time.
+const guestsAtOnce = 8
+
+// welcome lets guests come and go, each with a token of its own and a record in each
+// shard. What a broker remembers of clients has bounds that comeAndGo needs more than an
+// hour to reach: until then memory rises without anything being lost track of.
+func (b *broker) welcome(ctx context.Context, guests int) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(guestsAtOnce)
+	for i := range guests {
+		group.Go(func() (err error) {
+			c, err := b.dial(ctx, fmt.Sprint("guest-", i))
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, c.Close()) }()
+			for shard := range shards {
+				if _, err := c.Publish(ctx, "events", []byte("a guest"), client.ToShard(shard)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
 }
 
 // comeAndGo connects, does one of each, and leaves.

@@ -22,6 +22,8 @@ type Options struct {
 	Broker func(args ...string) *exec.Cmd
 	// SegmentBytes and RetentionBytes are those of each shard of the stream.
 	SegmentBytes, RetentionBytes int64
+	// Guests is how many clients come and go before the clock starts.
+	Guests int
 	// StructureOnly leaves the verdict out: the run shows that every part of it works. That
 	// of a few seconds beside other work says nothing of latencies or of what rises.
 	StructureOnly bool
@@ -52,6 +54,9 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 	defer func() { err = errors.Join(err, b.Kill()) }()
 	if err := b.prepare(ctx, o); err != nil {
 		return nil, err
+	}
+	if err := b.welcome(ctx, o.Guests); err != nil {
+		return nil, fmt.Errorf("before the load: %w", err)
 	}
 	w := &watch{broker: b, begin: time.Now(), seconds: make([]Second, int(o.Time/time.Second)+1), latencies: newLatencies(int(o.Time/time.Second) + 1)}
 	running, stop := context.WithDeadline(ctx, w.begin.Add(o.Time))

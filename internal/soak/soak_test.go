@@ -79,13 +79,13 @@ func brokerCommand(t *testing.T) func(args ...string) *exec.Cmd {
 // A few seconds of everything at once, so that the long run works when it is wanted;
 // FELIX_SOAK_TIME makes it one, which is judged.
 func TestSoak(t *testing.T) {
-	o := Options{Time: 6 * time.Second, Dir: t.TempDir(), Broker: brokerCommand(t), SegmentBytes: 64 << 10, RetentionBytes: 128 << 10, StructureOnly: true}
+	o := Options{Time: 6 * time.Second, Dir: t.TempDir(), Broker: brokerCommand(t), SegmentBytes: 64 << 10, RetentionBytes: 128 << 10, Guests: 10, StructureOnly: true}
 	out := t.TempDir()
 	if text := os.Getenv("FELIX_SOAK_TIME"); text != "" {
 		var err error
 		o.Time, err = time.ParseDuration(text)
 		require.NoError(t, err)
-		o.SegmentBytes, o.RetentionBytes, o.StructureOnly = 4<<20, 32<<20, false
+		o.SegmentBytes, o.RetentionBytes, o.Guests, o.StructureOnly = 4<<20, 32<<20, tableFull, false
 		o.Progress = func(s Second) {
 			if s.At%60 == 59 {
 				t.Logf("%d s: %.0f MiB, %.0f goroutines, %.0f descriptors", s.At+1, s.Resident/(1<<20), s.Goroutines, s.Descriptors)
