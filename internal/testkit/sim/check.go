@@ -25,6 +25,7 @@ type checker struct {
 	groupAcked   offset // highest settled position, answered
 	groupAckedAt time.Duration
 	fences       []fenceVotes
+	regiven      generation // that the metadata gave again
 	handed       map[offset]bool
 	members      int // of the set as last known
 
@@ -212,9 +213,9 @@ func (s *shard) setChecked(log replica.LogID, at offset) {
 	s.check[log] = max(s.check[log], at)
 }
 
-// starting judges that a generation has one leader.
-func (c *checker) starting(n *node, t replica.Term) {
-	if have, ok := c.terms[t.Generation]; ok && have != t {
+// starting judges that a generation has one leader, as votes make it one.
+func (c *checker) starting(t replica.Term, votes []meta.DiskID) {
+	if have, ok := c.terms[t.Generation]; ok && have != t && !c.regivenTo(t, votes) {
 		c.w.fail("one leader per generation", "generation %d was begun by opening %+v and by %+v", t.Generation, have.By, t.By)
 	}
 	c.terms[t.Generation] = t

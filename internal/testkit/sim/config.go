@@ -61,6 +61,7 @@ type Shape struct {
 	Same        bool          // all records look alike; only logs are judged
 	Lopsided    bool          // messages to the first node are late, and its clock is slow beside the others'
 	FewBytes    bool          // little may be acknowledged that is not committed
+	Outside     bool          // replicas leave the set and come back, and it loses what they kept
 	Aimed       []FaultKind   // faults with an aim, which take the places of most others
 	Loss        float64       // of messages, while faults last
 	Duplicate   float64       // of messages
@@ -225,6 +226,14 @@ var Profiles = map[string]func(*Shape){
 	"split": splitProfile,
 	// relay: leaders in a row, whose records come to one other each.
 	"relay": relayProfile,
+	// lapse: members forget records, and the leader that knows better dies.
+	"lapse": lapseProfile,
+	// unsaid: or the generations of their records.
+	"unsaid": unsaidProfile,
+	// regiven: the metadata gives a generation again.
+	"regiven": regivenProfile,
+	// outside: replicas leave the set, and come back with what the set has lost.
+	"outside": outsideProfile,
 	// lazy: logs that are flushed seldom, and power cuts.
 	"lazy": func(s *Shape) {
 		s.Churn, s.Lazy = true, true

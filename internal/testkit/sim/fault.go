@@ -47,14 +47,17 @@ const (
 // Faults with an aim: each waits for a moment, and only profiles that name them draw them
 // (Shape.Aimed).
 const (
-	Split FaultKind = faultKinds + iota // the network splits at a moment of a set change
-	Relay                               // leaders in a row, each cut off after a few records
+	Split  FaultKind = faultKinds + iota // the network splits at a moment of a set change
+	Relay                                // leaders in a row, each cut off after a few records
+	Lapse                                // a follower forgets records, and its leader dies
+	Unsay                                // or the generations of its records
+	Regive                               // the metadata is restored, and gives a generation again
 	allFaults
 )
 
 var faultNames = [allFaults]string{"kill", "power-cut", "power-cut-all", "suspend", "partition", "one-way", "isolate", "slow", "full-disk", "flush-fails", "wipe",
 	"clock-rate", "clock-jump", "meta-outage", "meta-lossy", "meta-restore", "recreate", "change-set", "kill-leader", "cut-leader", "net-lossy", "trim", "rival",
-	"write-fails", "read-fails", "dir-fails", "split", "relay"}
+	"write-fails", "read-fails", "dir-fails", "split", "relay", "lapse", "unsay", "regive"}
 
 // String is the fault's name in reports.
 func (k FaultKind) String() string { return faultNames[k] }
@@ -123,6 +126,15 @@ func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 	if s.Unsure {
 		weights[Partition], weights[MetaLossy], weights[MetaOutage], weights[Isolate], weights[KillLeader] = 50, 30, 0, 0, 2
 		weights[Kill], weights[PowerCut], weights[PowerCutAll], weights[CutLeader], weights[OneWay] = 1, 1, 0, 1, 0
+	}
+	if slices.Contains(s.Aimed, Regive) {
+		weights[ChangeSet], weights[Wipe], weights[Recreate], weights[MetaRestore], weights[MetaLossy] = 0, 0, 0, 0, 0
+	}
+	if slices.Contains(s.Aimed, Unsay) {
+		weights[Wipe], weights[Recreate] = 0, 0
+	}
+	if s.Outside {
+		weights[ChangeSet], weights[CutLeader], weights[Rival], weights[MetaRestore] = 30, 20, 25, 0
 	}
 	if s.Lazy {
 		weights[PowerCut], weights[CutLeader], weights[PowerCutAll], weights[Rival] = 20, 20, 10, 5
@@ -278,6 +290,16 @@ func (w *world) inject(f *Fault) {
 		w.split(f)
 	case Relay:
 		w.relay(f)
+	case Lapse:
+		forget := (*node).powerCut
+		if f.Mask&1 == 1 {
+			forget = (*node).loseUnseen
+		}
+		w.lapse(f, forget)
+	case Regive:
+		w.regive(f)
+	case Unsay:
+		w.lapse(f, (*node).unsay)
 	case Trim:
 		if l := w.leader(); l != nil {
 			for i := range l.shard.ports {

@@ -58,13 +58,17 @@ var mutations = []mutation{
 	{replica.UnknownOutcome, "churn", 6},
 	{replica.TrimBelowMark, "trims", 4},
 	{replica.CountListed, "wipe", 69},
+	{replica.NameChecksum, "regiven", 1},
+	{replica.UnknownIsLearner, "unsaid", 2},
+	{replica.KeepCommitted, "outside", 44},
+	{replica.ShortIsForgetful, "lapse", 2},
+	{replica.DoubtUntilLevel, "lapse", 7},
 }
 
 // scripted are the clauses whose mutation is a dialogue of package replica, in
 // testdata/mutations there.
 var scripted = []replica.Rule{
-	replica.NameChecksum, replica.UnknownIsLearner, replica.SetInTransaction, replica.CommitOwnGeneration, replica.KeepCommitted,
-	replica.ShortIsForgetful, replica.DoubtUntilLevel, replica.OneAtATime, replica.JointMajority, replica.LevelFirst,
+	replica.SetInTransaction, replica.CommitOwnGeneration, replica.OneAtATime, replica.JointMajority, replica.LevelFirst,
 }
 
 // TestEveryClauseHasAMutation wants each clause in the table once.
@@ -135,6 +139,7 @@ var bias = map[replica.Rule]string{
 	replica.NameGeneration: "alike", replica.AnswerDurable: "slow", replica.AnswerVerified: "slow", replica.ServeAfterStart: "cache", replica.ClampPositions: "caught",
 	replica.ForgetfulVote: "lazy", replica.OwnAssignment: "sets", replica.BoundUnshippedBytes: "bytes", replica.ReadRound: "cache", replica.ConfirmRefusal: "lease",
 	replica.LeaseHeld: "lease", replica.LeaseMargin: "margin", replica.LeaseAfterOpening: "margin", replica.TrimBelowMark: "trims", replica.CountListed: "wipe",
+	replica.NameChecksum: "regiven", replica.UnknownIsLearner: "unsaid", replica.KeepCommitted: "outside", replica.ShortIsForgetful: "lapse", replica.DoubtUntilLevel: "lapse",
 }
 
 // TestSearchMutations looks for seeds for the table. It runs only when asked: it takes

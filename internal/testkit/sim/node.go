@@ -26,6 +26,7 @@ type node struct {
 	bootFrom  time.Duration
 	wallSkew  time.Duration
 	slow      time.Duration // added to each unit of disk work
+	parked    bool          // its process is not to be started
 
 	lease meta.LeaseID
 	shard *shard
@@ -77,7 +78,7 @@ func (n *node) wall() storage.Micros {
 
 // start starts the process.
 func (n *node) start() {
-	if n.alive {
+	if n.alive || n.parked {
 		return
 	}
 	n.alive = true

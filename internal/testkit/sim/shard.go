@@ -92,6 +92,7 @@ func openShard(n *node, incarnation uint64) *shard {
 		}
 		opened.Logs = append(opened.Logs, replica.LogOpened{
 			Head: p.head(), Next: p.next(), Mark: s.state.marks[i], Last: last, Generations: p.generations(),
+			Unknown: unsaid(p),
 		})
 	}
 	d.dirtyBoot = false
@@ -229,7 +230,7 @@ func (s *shard) carryOut(e *replica.Effect) {
 		s.op(log, func() {
 			s.ports[log].submit(&batch{payloads: [][]byte{payload}, kind: storage.KindGenerationStart, admit: func(offset) bool { return s.rep.Term() == e.Term }})
 		})
-		w.check.starting(n, e.Term)
+		w.check.starting(e.Term, s.rep.Voters())
 		w.check.fenced(e.Term, s.rep.Voters())
 	case replica.Compare:
 		e := *e
@@ -312,6 +313,7 @@ func (s *shard) carryOut(e *replica.Effect) {
 		w.stats.Halts++
 		s.app.resign(replica.OutcomeUnknown)
 		n.reopenSoon()
+		w.setAside(n)
 	case replica.SetChanged:
 		w.stats.SetChanges++
 		w.check.setChanged(e.Assignment)

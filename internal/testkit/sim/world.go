@@ -48,6 +48,7 @@ type world struct {
 	events eventHeap
 	// watchers wait for a moment: see when.
 	watchers []func() bool
+	regiving bool       // a restore is under way that forgets set changes
 	rng      *rand.Rand // workload, network, timing
 
 	nodes   []*node
