@@ -243,10 +243,13 @@ type DeadLetter struct {
 	Reason   string // "attempts_exhausted", "given_up"
 	At       time.Time
 	Payload  []byte
+	Size     int  // of the whole payload, in bytes
+	Cut      bool // Payload is its beginning: the whole does not fit an answer
 }
 
-// DeadLetters lists dead letters of a shard from an offset on, at most 100 a call; more
-// says that there are others.
+// DeadLetters lists dead letters of a shard from an offset on, at most 100 and 4 MiB a call,
+// one in any case; more says that there are others. Of a payload that does not fit an answer
+// the beginning is there.
 func (g *Group) DeadLetters(ctx context.Context, shard int, from uint64) (letters []DeadLetter, more bool, err error) {
 	var page struct {
 		Letters []struct {
@@ -255,12 +258,17 @@ func (g *Group) DeadLetters(ctx context.Context, shard int, from uint64) (letter
 			Reason   string `json:"reason"`
 			At       int64  `json:"at_micros"`
 			Payload  []byte `json:"payload"`
+			Size     int    `json:"size"`
+			Cut      bool   `json:"cut"`
 		} `json:"letters"`
 		More bool `json:"more"`
 	}
 	err = g.c.extend(ctx, g.op("dead letters"), "group.dead_letters", true, g.body(shard, map[string]any{"from": from}), &page)
 	for _, l := range page.Letters {
-		letters = append(letters, DeadLetter{Shard: shard, Offset: l.Offset, Attempts: l.Attempts, Reason: l.Reason, At: time.UnixMicro(l.At), Payload: l.Payload})
+		letters = append(letters, DeadLetter{
+			Shard: shard, Offset: l.Offset, Attempts: l.Attempts, Reason: l.Reason, At: time.UnixMicro(l.At),
+			Payload: l.Payload, Size: max(l.Size, len(l.Payload)), Cut: l.Cut,
+		})
 	}
 	return letters, page.More, err
 }

@@ -301,6 +301,8 @@ type letterLine struct {
 	Reason   string    `json:"reason"`
 	At       time.Time `json:"at"`
 	Payload  []byte    `json:"payload"` // base64
+	Size     int       `json:"size"`
+	Cut      bool      `json:"cut"` // the payload is not whole
 }
 
 func (e *environment) lettersList() *cobra.Command {
@@ -335,8 +337,12 @@ func (e *environment) letters(ctx context.Context, g *client.Group, shard int) (
 			return n, err
 		}
 		for _, l := range letters {
-			err := e.show(letterLine{l.Shard, l.Offset, l.Attempts, l.Reason, l.At.UTC(), l.Payload},
-				"%d:%d %s after %d attempts at %s: %s", l.Shard, l.Offset, l.Reason, l.Attempts, l.At.UTC().Format(time.RFC3339), l.Payload)
+			cut := ""
+			if l.Cut {
+				cut = fmt.Sprintf(" (the first %d of %d bytes)", len(l.Payload), l.Size)
+			}
+			err := e.show(letterLine{l.Shard, l.Offset, l.Attempts, l.Reason, l.At.UTC(), l.Payload, l.Size, l.Cut},
+				"%d:%d %s after %d attempts at %s%s: %s", l.Shard, l.Offset, l.Reason, l.Attempts, l.At.UTC().Format(time.RFC3339), cut, l.Payload)
 			if err != nil {
 				return n, err
 			}

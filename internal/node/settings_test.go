@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -128,6 +129,53 @@ func TestDeadLettersFitTheFrame(t *testing.T) {
 	}
 	require.EqualValues(t, n, from)
 	require.Greater(t, pages, 1)
+}
+
+// A dead letter of any size is listed: one that no answer holds with its beginning, and says
+// so; those behind it are on the next page.
+func TestADeadLetterOfAnySizeIsListed(t *testing.T) {
+	most := config.MostRecordBytes(config.Defaults().Limits.FrameBytes)
+	require.Greater(t, most, int64(10<<20))
+	r := start(t, func(o *Options) {
+		o.Config.Storage.MaxRecordBytes = most
+		o.Config.Groups.MaxAttempts = 1
+	})
+	r.createStream(fmt.Sprintf(`{"stream":"jobs","durable":true,"kind":"Queue","max_record_bytes":%d}`, most))
+	c := r.dial()
+	g := c.Group("jobs", "g")
+	large := bytes.Repeat([]byte("large"), int(most)/5)
+	var want []byte
+	for _, payload := range [][]byte{large, []byte("small"), large[:9<<20], []byte("last")} {
+		_, err := c.Publish(t.Context(), "jobs", payload)
+		require.NoError(t, err)
+		messages, err := g.Poll(t.Context(), 0, 1)
+		require.NoError(t, err)
+		require.Len(t, messages, 1)
+		require.NoError(t, g.Nack(t.Context(), messages[0]))
+		want = append(want, payload...)
+	}
+	var got []client.DeadLetter
+	for from, more := uint64(0), true; more; from = got[len(got)-1].Offset + 1 {
+		var page []client.DeadLetter
+		var err error
+		page, more, err = g.DeadLetters(t.Context(), 0, from)
+		require.NoError(t, err)
+		require.NotEmpty(t, page)
+		got = append(got, page...)
+	}
+	require.Len(t, got, 4)
+	at := 0
+	for i, l := range got {
+		require.EqualValues(t, i, l.Offset)
+		whole := want[at : at+l.Size]
+		at += l.Size
+		require.Equal(t, l.Cut, len(l.Payload) < l.Size)
+		require.True(t, bytes.Equal(whole[:len(l.Payload)], l.Payload), "letter %d is not what was published", i)
+	}
+	require.Equal(t, len(want), at)
+	require.True(t, got[0].Cut)
+	require.Greater(t, len(got[0].Payload), 8<<20, "all that fits is there")
+	require.False(t, got[1].Cut || got[3].Cut)
 }
 
 // However long a poll asks to wait, it is answered in the time that is set.

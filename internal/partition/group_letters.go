@@ -29,14 +29,9 @@ func (g *Groups) Letters(ctx context.Context, group string, from storage.Offset,
 		if group == nil {
 			return nil
 		}
-		for _, o := range group.DeadLetters() {
-			if o < from {
-				continue
-			}
-			if len(letters) == limit {
-				more = true
-				break
-			}
+		var offsets []storage.Offset
+		offsets, more = group.DeadLetters(from, limit)
+		for _, o := range offsets {
 			d, _ := group.DeadLetter(o)
 			letters = append(letters, Letter{Offset: o, DeadLetter: d})
 		}

@@ -3,10 +3,12 @@ package queue
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/felixlog/felix/internal/projection"
 )
@@ -92,7 +94,7 @@ func TestAttemptsEndInADeadLetter(t *testing.T) {
 				require.NoError(t, g.Nack(0, NackRequest{Offset: 0, HasDelay: true, Tail: 1}))
 			}
 			require.Empty(t, poll(t, g, 0, 1, 1))
-			require.Equal(t, []Offset{0}, g.DeadLetters())
+			require.Equal(t, []Offset{0}, letters(g))
 			d, _ := g.DeadLetter(0)
 			require.Equal(t, uint32(max), d.Attempts)
 			require.Equal(t, ReasonAttempts, d.Reason)
@@ -115,7 +117,7 @@ func TestACrashOnTheFirstDeliveryCounts(t *testing.T) {
 	require.Equal(t, DefaultMaxAttempts, deliveries)
 	g := reload(t, log, "g", 1)
 	poll(t, g, 0, 1, 1)
-	require.Equal(t, []Offset{0}, g.DeadLetters())
+	require.Equal(t, []Offset{0}, letters(g))
 }
 
 func TestACrashedLastDeliveryIsGivenUpOnWithoutAPollInBetween(t *testing.T) {
@@ -169,7 +171,7 @@ func TestALateNackIsStale(t *testing.T) {
 		require.ErrorIs(t, g.Nack(now+ms(1200), NackRequest{Offset: 0, Attempts: n, Tail: 1}), ErrStale)
 	}
 	poll(t, g, ms(100_000), 1, 1)
-	require.Equal(t, []Offset{0}, g.DeadLetters())
+	require.Equal(t, []Offset{0}, letters(g))
 }
 
 func TestANackOfAnotherDeliveryIsStale(t *testing.T) {
@@ -248,7 +250,7 @@ func TestRedriveAndDiscard(t *testing.T) {
 	}
 	save(log, g.Encode(nil))
 	g = reload(t, log, "g", 3)
-	require.Equal(t, []Offset{0, 1, 2}, g.DeadLetters())
+	require.Equal(t, []Offset{0, 1, 2}, letters(g))
 	d, _ := g.DeadLetter(2)
 	require.Equal(t, DeadLetter{Attempts: 1, Reason: ReasonGivenUp, At: ms(7)}, d)
 	require.NoError(t, g.Redrive(1))
@@ -260,7 +262,7 @@ func TestRedriveAndDiscard(t *testing.T) {
 	save(log, g.Encode(nil))
 
 	g = reload(t, log, "g", 3)
-	require.Equal(t, []Offset{2}, g.DeadLetters())
+	require.Equal(t, []Offset{2}, letters(g))
 	require.Equal(t, []Handout{{Offset: 1, Attempts: 1}}, poll(t, g, 0, 5, 3))
 	require.Equal(t, Offset(3), g.Position(), "redriving does not move the position")
 	require.NoError(t, g.Ack(0, 1, 3))
@@ -394,7 +396,7 @@ func TestAStreamThatLostItsTailClampsItsGroups(t *testing.T) {
 	require.Equal(t, 1, clamped)
 	g, _ = s.Lookup("g")
 	require.Equal(t, Offset(50), g.Position())
-	require.Empty(t, g.DeadLetters())
+	require.Empty(t, letters(g))
 	require.NoError(t, g.Stats(0, 0, 50).Check())
 	require.Equal(t, []Offset{50, 51}, offsets(poll(t, g, 0, 10, 52)))
 }
@@ -442,4 +444,41 @@ func TestSettledRecordsBehindAStuckOneCostLittle(t *testing.T) {
 	}
 	require.LessOrEqual(t, live, 2)
 	require.LessOrEqual(t, len(g.timers), 4096)
+}
+
+func letters(g *Group) []Offset {
+	all, _ := g.DeadLetters(0, 1<<20)
+	return all
+}
+
+// TestDeadLettersArePaged: pages of any size put together are the whole list, in order, and
+// hold no more than they were asked for.
+func TestDeadLettersArePaged(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dead := rapid.SliceOfDistinct(rapid.Uint64Range(0, 1000), func(o uint64) uint64 { return o }).Draw(t, "dead")
+		limit := rapid.IntRange(1, 20).Draw(t, "limit")
+		g := &Group{dead: map[Offset]DeadLetter{}}
+		want := []Offset{}
+		for _, o := range dead {
+			g.dead[Offset(o)] = DeadLetter{}
+			want = append(want, Offset(o))
+		}
+		slices.Sort(want)
+		got := []Offset{}
+		from := Offset(0)
+		for more := true; more; {
+			var page []Offset
+			page, more = g.DeadLetters(from, limit)
+			if len(page) > limit || cap(page) > 2*limit || more && len(page) < limit {
+				t.Fatalf("a page of %d (room for %d) with more %v, limit %d", len(page), cap(page), more, limit)
+			}
+			got = append(got, page...)
+			if len(page) > 0 {
+				from = page[len(page)-1] + 1
+			}
+		}
+		if !slices.Equal(want, got) {
+			t.Fatalf("%v, want %v", got, want)
+		}
+	})
 }

@@ -82,10 +82,10 @@ func TestGroupProperties(t *testing.T) {
 				o := some()
 				if g.GiveUp(now, o, tail) == nil {
 					save(log, g.Encode(nil))
-					require.Contains(t, g.DeadLetters(), o)
+					require.Contains(t, letters(g), o)
 				}
 			case 9:
-				for _, o := range g.DeadLetters() {
+				for _, o := range letters(g) {
 					if rapid.Bool().Draw(t, "redrive") {
 						require.NoError(t, g.Redrive(o))
 						delete(seen.attempts, o)
@@ -112,7 +112,7 @@ func TestGroupProperties(t *testing.T) {
 					require.True(t, moved)
 					save(log, g.Encode(nil))
 					seen, seen.position = newTruth(), to
-					for _, o := range g.DeadLetters() {
+					for _, o := range letters(g) {
 						require.Less(t, o, to)
 					}
 					// Records below the seek's target may come by redrive; their history is kept.

@@ -76,14 +76,29 @@ func (s Stats) Check() error {
 	return nil
 }
 
-// DeadLetters lists the dead letters' offsets, ascending.
-func (g *Group) DeadLetters() []Offset {
-	out := make([]Offset, 0, len(g.dead))
+// DeadLetters lists the dead letters' offsets from one on, ascending, the first limit of
+// them; more says that there are others. What it holds is bounded by limit.
+func (g *Group) DeadLetters(from Offset, limit int) (first []Offset, more bool) {
+	limit = max(limit, 1)
+	first = make([]Offset, 0, min(len(g.dead), 2*limit))
 	for o := range g.dead {
-		out = append(out, o)
+		if o < from {
+			continue
+		}
+		if len(first) == 2*limit {
+			slices.Sort(first)
+			first, more = first[:limit], true
+		}
+		if more && o > first[limit-1] {
+			continue
+		}
+		first = append(first, o)
 	}
-	slices.Sort(out)
-	return out
+	slices.Sort(first)
+	if len(first) > limit {
+		first, more = first[:limit], true
+	}
+	return first, more
 }
 
 // DeadLetter returns one dead letter.

@@ -31,6 +31,19 @@ func costOf(payload, publisher []byte) int {
 	return recordCost + base64.StdEncoding.EncodedLen(len(payload)) + textCost(publisher)
 }
 
+// letterCost is what a dead letter takes of an answer at the most: the body of the answer
+// is in base64 itself.
+func letterCost(payload []byte) int {
+	return base64.StdEncoding.EncodedLen(costOf(payload, nil))
+}
+
+// largestLetter is how much of its payload a dead letter has with it: all that fits an
+// answer. What is left out of a larger one is said.
+func (s *Server) largestLetter() int {
+	body := base64.StdEncoding.DecodedLen((min(s.limits.FrameBytes, wire.DefaultMaxFrame) - answerCost) / 4 * 4)
+	return max(base64.StdEncoding.DecodedLen((body-recordCost)/4*4)-3, 0)
+}
+
 // textCost is what a text takes in JSON at the most.
 func textCost(text []byte) int {
 	n := len(text)

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -255,11 +254,14 @@ func groupGiveUp(ctx context.Context, r *Request) {
 
 func groupDeadLetters(ctx context.Context, r *Request) {
 	m := r.Message.(*wire.GroupDeadLetters)
+	// In a small frame fewer fit: of each offset its digits and a comma.
+	limit := min(r.s.server.limits.ListedLetters, (r.s.server.limits.FrameBytes-answerCost)/21)
 	answer := &wire.GroupDeadLetterList{RequestID: m.RequestID, Offsets: []uint64{}}
 	r.groupDecide(ctx, &m.GroupRef, auth.GroupConsume, false, func(now segment.Micros, g *groups.Group, _, _ storage.Offset) error {
 		if g != nil {
 			g.Tick(now)
-			for _, o := range g.DeadLetters() {
+			offsets, _ := g.DeadLetters(0, limit)
+			for _, o := range offsets {
 				answer.Offsets = append(answer.Offsets, uint64(o))
 			}
 		}
@@ -484,6 +486,8 @@ type letter struct {
 	Reason   string `json:"reason"`
 	AtMicros uint64 `json:"at_micros"`
 	Payload  []byte `json:"payload"`
+	Size     int    `json:"size"` // of the whole payload
+	Cut      bool   `json:"cut"`  // Payload is only its beginning
 }
 
 // maxLetters bounds one page of dead letters with their payloads.
@@ -508,15 +512,20 @@ func groupLetters(ctx context.Context, r *Request) {
 		r.Fail(err)
 		return
 	}
-	// The body is in base64 too.
-	fit := r.s.server.fitting(len(letters), func(i int) int { return base64.StdEncoding.EncodedLen(costOf(letters[i].Payload, nil)) })
-	letters, more = letters[:fit], more || fit < len(letters)
+	most := r.s.server.largestLetter()
+	page := make([]letter, len(letters))
+	for i, l := range letters {
+		payload := l.Payload[:min(len(l.Payload), most)]
+		page[i] = letter{
+			Offset: uint64(l.Offset), Attempts: l.Attempts, Reason: l.Reason.String(), AtMicros: uint64(l.At),
+			Payload: payload, Size: len(l.Payload), Cut: len(payload) < len(l.Payload),
+		}
+	}
+	fit := r.s.server.fitting(len(page), func(i int) int { return letterCost(page[i].Payload) })
+	page, more = page[:fit], more || fit < len(page)
 	body := struct {
 		Letters []letter `json:"letters"`
 		More    bool     `json:"more"`
-	}{Letters: make([]letter, len(letters)), More: more}
-	for i, l := range letters {
-		body.Letters[i] = letter{Offset: uint64(l.Offset), Attempts: l.Attempts, Reason: l.Reason.String(), AtMicros: uint64(l.At), Payload: l.Payload}
-	}
+	}{page, more}
 	r.Answer(extended(m, body))
 }

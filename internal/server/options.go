@@ -44,6 +44,9 @@ type Limits struct {
 	Subscriptions int
 	// PollRecords bounds the records of one poll of a group. 1000.
 	PollRecords int
+	// ListedLetters bounds the offsets of one group_dead_letter_list, which has no pages.
+	// 100,000.
+	ListedLetters int
 	// IdleTimeout ends a QUIC connection from which nothing came, keep-alives included.
 	// 30 s.
 	IdleTimeout time.Duration
@@ -51,6 +54,9 @@ type Limits struct {
 	// are its operating system's, at the same interval.
 	KeepAlive time.Duration
 }
+
+// DefaultListedLetters is the default of Limits.ListedLetters: about 2 MiB of answer.
+const DefaultListedLetters = 100_000
 
 // leastFrameBytes is the smallest frame limit an auth with a usual token fits in.
 const leastFrameBytes = 4 << 10
@@ -72,6 +78,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.Streams, 1024)
 	set(&l.Subscriptions, 1000)
 	set(&l.PollRecords, groups.MaxPollRecords)
+	set(&l.ListedLetters, DefaultListedLetters)
 	if l.AuthTimeout == 0 {
 		l.AuthTimeout = 10 * time.Second
 	}
@@ -101,6 +108,7 @@ func (l Limits) validate() error {
 		{"streams", l.Streams, 1},
 		{"subscriptions", l.Subscriptions, 1},
 		{"poll records", l.PollRecords, 1},
+		{"listed letters", l.ListedLetters, 1},
 	} {
 		if f.value < f.least {
 			return fmt.Errorf("server limit %s is %d: at least %d", f.name, f.value, f.least)
