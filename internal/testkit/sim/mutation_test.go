@@ -60,7 +60,7 @@ var mutations = []mutation{
 	{replica.CountListed, "wipe", 69},
 	{replica.NameChecksum, "regiven", 1},
 	{replica.UnknownIsLearner, "unsaid", 2},
-	{replica.KeepCommitted, "outside", 44},
+	{replica.KeepCommitted, "outside", 5},
 	{replica.ShortIsForgetful, "lapse", 2},
 	{replica.DoubtUntilLevel, "lapse", 7},
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"strings"
 	"time"
 
 	"github.com/felixlog/felix/internal/meta"
@@ -17,10 +18,11 @@ func outsideProfile(s *Shape) {
 	s.Factor, s.Consistency, s.Fsync, s.Retention = 1, meta.ConsistencyQuorum, storage.None, false
 }
 
-// setAside lets an operator set the directory of a replica aside that halted and is no
-// member. Nobody counts on what it held.
-func (w *world) setAside(n *node) {
-	if !w.shape.Outside {
+// setAside lets an operator set the directory of a replica aside that is no member and
+// halted because it knows to be committed what the leader does not have. One that halted
+// for another reason keeps it: a change that lists its disk may be under way.
+func (w *world) setAside(n *node, reason string) {
+	if !w.shape.Outside || !strings.Contains(reason, "committed") {
 		return
 	}
 	s := n.shard

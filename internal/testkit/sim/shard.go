@@ -313,7 +313,7 @@ func (s *shard) carryOut(e *replica.Effect) {
 		w.stats.Halts++
 		s.app.resign(replica.OutcomeUnknown)
 		n.reopenSoon()
-		w.setAside(n)
+		w.setAside(n, e.Reason)
 	case replica.SetChanged:
 		w.stats.SetChanges++
 		w.check.setChanged(e.Assignment)
