@@ -40,10 +40,7 @@ func (c *codec) beginEncode(dst []byte) {
 func (c *codec) beginDecode(payload []byte, d *Decoder) {
 	c.in, c.d, c.writing = payload, d, false
 	if d != nil {
-		d.scratch = d.scratch[:0]
-		if cap(d.scratch) > scratchKept {
-			d.scratch = nil
-		}
+		d.reuse()
 	}
 }
 

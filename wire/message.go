@@ -72,6 +72,14 @@ func IsRequest(m Message) bool {
 func AppendMessage(dst []byte, m Message) []byte {
 	start := len(dst)
 	dst = AppendHeader(dst, 0, 0)
+	if out, ok := appendHot(dst, m); ok {
+		return FinishFrame(out, start)
+	}
+	return FinishFrame(appendFields(dst, m), start)
+}
+
+// appendFields adds the JSON of any message.
+func appendFields(dst []byte, m Message) []byte {
 	c := codecs.Get().(*codec)
 	c.beginEncode(dst)
 	c.out = append(c.out, `{"type":"`...)
@@ -80,7 +88,7 @@ func AppendMessage(dst []byte, m Message) []byte {
 	m.fields(c)
 	dst = append(c.out, '}')
 	c.release()
-	return FinishFrame(dst, start)
+	return dst
 }
 
 // DecodeMessage reads the payload of a frame without flags. The message owns
@@ -101,6 +109,7 @@ type Decoder struct {
 	Names   Names
 	made    map[int]Message
 	scratch []byte
+	hot     hotKinds
 }
 
 // scratchKept bounds what a Decoder keeps between messages.
@@ -110,6 +119,9 @@ const scratchKept = 64 << 10
 func (d *Decoder) Decode(payload []byte) (Message, error) {
 	if len(payload) > scratchKept {
 		return decodeMessage(payload, nil)
+	}
+	if m, ok := d.decodeHot(payload); ok {
+		return m, nil
 	}
 	return decodeMessage(payload, d)
 }

@@ -95,6 +95,11 @@ const hexDigits = "0123456789abcdef"
 // appendString adds s as a JSON string, with the escapes that the protocol's
 // other implementations write: those JSON demands, and no more.
 func appendString(dst []byte, s string) []byte {
+	if unescaped(s) {
+		dst = append(dst, '"')
+		dst = append(dst, s...)
+		return append(dst, '"')
+	}
 	dst = append(dst, '"')
 	from := 0
 	for i := 0; i < len(s); {
@@ -144,13 +149,7 @@ func (c *codec) room(n int, own bool) []byte {
 	if c.d == nil || own {
 		return make([]byte, n)
 	}
-	s := c.d.scratch
-	if cap(s)-len(s) < n {
-		// What was handed out stays in the old array.
-		s = make([]byte, 0, max(n, len(c.in)))
-	}
-	c.d.scratch = s[:len(s)+n]
-	return s[len(s) : len(s)+n : len(s)+n]
+	return c.d.room(n, len(c.in))
 }
 
 func (c *codec) bytesAt(first byte, start, end int, escaped bool, name string, own bool) []byte {
@@ -175,9 +174,7 @@ func (c *codec) bytesAt(first byte, start, end int, escaped bool, name string, o
 }
 
 func (c *codec) putBytes(b []byte) {
-	c.out = append(c.out, '"')
-	c.out = base64.StdEncoding.AppendEncode(c.out, b)
-	c.out = append(c.out, '"')
+	c.out = appendBase64(c.out, b)
 }
 
 func (c *codec) bytesRequired(name string, p *[]byte, own bool) {
