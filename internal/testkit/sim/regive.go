@@ -67,7 +67,7 @@ func (r *regive) leftAlone() bool {
 		return r.giveUp()
 	}
 	a, _ := w.meta.assignment()
-	if len(a.Members) != 1 {
+	if a == nil || len(a.Members) != 1 {
 		return false
 	}
 	if _, pending := r.shard.rep.Set(); pending == nil {
