@@ -18,14 +18,14 @@ import (
 // splitProfile: the set changes, and the network splits while it does.
 func splitProfile(s *Shape) {
 	s.Aimed, s.Sets = []FaultKind{Split}, true
-	s.FaultTime = 30 * time.Second
+	s.FaultTime = 20 * time.Second
 	s.Factor, s.Consistency, s.Fsync = 3, meta.ConsistencyQuorum, storage.OnCommit
 }
 
 // relayProfile: leaders in a row, whose records come to one other each.
 func relayProfile(s *Shape) {
 	s.Aimed, s.SmallShips = []FaultKind{Relay}, true
-	s.FaultTime = 30 * time.Second
+	s.FaultTime = 20 * time.Second
 	s.Factor, s.Consistency, s.Fsync = 3, meta.ConsistencyQuorum, storage.OnCommit
 }
 
