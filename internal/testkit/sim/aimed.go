@@ -105,20 +105,15 @@ func (w *world) reached(l *node, at moment, before []meta.Member) bool {
 
 // splitOff leaves a leader with one of those that are members or shall be.
 func (w *world) splitOff(l *node, has reach, f *Fault) {
-	var others []*node
-	for i, n := range w.nodes {
-		set, _ := l.shard.rep.Set()
-		if n != l && (contains(w.shard.desired, i) || slices.ContainsFunc(set, func(m meta.Member) bool { return m.Node == n.id })) {
-			others = append(others, n)
-		}
-	}
+	others := w.concerned(l)
 	if len(others) == 0 {
 		return
 	}
 	i := f.Node % len(others)
 	with := others[i]
 	others = slices.Delete(others, i, i+1)
-	w.trace(nil, "split", func() string { return fmt.Sprintf("%s and %s off, metadata %d", l.id, with.id, has) }, uint64(l.index), uint64(with.index))
+	w.trace(nil, "split", func() string { return fmt.Sprintf("%s and %s off, metadata %d", l.id, with.id, has) },
+		uint64(l.index), uint64(with.index), uint64(has))
 	mine := func(i int) bool { return i == l.index || i == with.index }
 	w.partition(f.For, func(from, to int) bool { return mine(from) != mine(to) })
 	end := w.now + f.For
@@ -129,6 +124,19 @@ func (w *world) splitOff(l *node, has reach, f *Fault) {
 		l.deaf = end
 	}
 	w.usurp(others, end)
+}
+
+// concerned are the nodes beside a leader that are members or shall be.
+func (w *world) concerned(l *node) []*node {
+	set, _ := l.shard.rep.Set()
+	var out []*node
+	for i, n := range w.nodes {
+		listed := slices.ContainsFunc(set, func(m meta.Member) bool { return m.Node == n.id })
+		if n != l && (listed || contains(w.shard.desired, i)) {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // usurp lets some ask to lead, one after another, until one of them does.
@@ -144,24 +152,26 @@ func (w *world) usurp(who []*node, end time.Duration) {
 	})
 }
 
-// relay is a row of leaders. Each reaches one other member alone, the next in the row or
-// the one that votes for it, and that one with a few records only.
+// relay is a row of leaders. Each leg has one, that reaches one other member alone, its
+// voter, and that one with a few records only; then it dies and another member leads.
 type relay struct {
 	world  *world
 	legs   int   // still to come
 	leader *node // or who shall be
 	voter  *node
-	few    offset // records that come to the voter
-	from   offset // the end of the voter's log as they began to come
-	begun  bool
-	cut    bool
-	end    time.Duration // of this leg
+	few    offset        // records that come to the voter
+	from   offset        // the end of the voter's log as they began to come
+	begun  bool          // it leads, and from is known
+	cut    bool          // nothing comes to the voter any more
+	end    time.Duration // of the leg
+	over   time.Duration // the row is
 }
 
 const (
-	legTime  = 1500 * time.Millisecond // to become leader and to be heard
-	alone    = 60 * time.Millisecond   // longest that a leader goes on when it is cut off
-	mostLegs = 4
+	legTime    = 1500 * time.Millisecond // to become leader and to be heard
+	aloneTime  = 60 * time.Millisecond   // longest that a leader goes on when it is cut off
+	fewestLegs = 3                       // beside the first: figure 8 takes as many
+	moreLegs   = 4                       // one below so many come to these
 )
 
 func (w *world) relay(f *Fault) {
@@ -169,7 +179,7 @@ func (w *world) relay(f *Fault) {
 	if l == nil {
 		return
 	}
-	r := &relay{world: w, legs: 3 + int(f.Mask)%mostLegs, leader: l}
+	r := &relay{world: w, legs: fewestLegs + int(f.Mask)%moreLegs, leader: l, over: w.now + f.For}
 	r.voter = r.draw(l)
 	if r.voter == nil {
 		return
@@ -212,7 +222,7 @@ func (r *relay) begin() {
 func (r *relay) step() bool {
 	w := r.world
 	switch {
-	case w.now >= r.end && (!r.cut || r.legs == 0):
+	case w.now >= r.over, w.now >= r.end && (!r.cut || r.legs == 0): // or nobody could lead
 		r.finish()
 		return true
 	case w.now >= r.end:
@@ -240,7 +250,7 @@ func (r *relay) watch() {
 	if tail >= r.from+r.few {
 		// What the voter answered still comes.
 		w.net.cut[r.leader.index][r.voter.index] = true
-		r.cut, r.end = true, w.now+w.between(0, alone)
+		r.cut, r.end = true, w.now+w.between(0, aloneTime)
 	}
 }
 
@@ -254,7 +264,7 @@ func (r *relay) next() {
 	r.begin()
 }
 
-// finish lets everybody reach everybody.
+// finish lets everybody reach everybody, also those whom other faults cut off or killed.
 func (r *relay) finish() {
 	w := r.world
 	w.net.cut = [8][8]bool{}
