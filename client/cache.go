@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/felixlog/felix/wire"
@@ -45,6 +46,23 @@ func (p *putConfig) millis() uint64 { return uint64(max(p.ttl, 0) / time.Millise
 
 func (k *Cache) op(what, key string) string { return what + " " + k.name + "/" + key }
 
+// lookup is a get under way: the request and its message.
+type lookup struct {
+	request
+	get wire.CacheGet
+}
+
+// store is a put under way.
+type store struct {
+	request
+	put wire.CachePut
+}
+
+var (
+	lookups = sync.Pool{New: func() any { return new(lookup) }}
+	stores  = sync.Pool{New: func() any { return new(store) }}
+)
+
 func (k *Cache) do(ctx context.Context, op, key string, needs wire.Features, repeatable bool, id uint64, m wire.Message) (*answer, error) {
 	return k.c.do(ctx, &request{op: op, id: id, message: m, needs: needs, repeatable: repeatable, on: k.c.keySlot(k.name, key)})
 }
@@ -57,34 +75,43 @@ func (k *Cache) Put(ctx context.Context, key string, value []byte, opts ...PutOp
 	for _, o := range opts {
 		o(&p)
 	}
-	op, id := k.op("put", key), k.c.requestID()
-	a, err := k.do(ctx, op, key, 0, true, id, &wire.CachePut{
+	id := k.c.requestID()
+	s := stores.Get().(*store)
+	s.put = wire.CachePut{
 		Tenant: k.c.config.tenant, Namespace: k.c.namespace, Cache: k.name, Key: key, Value: value,
 		RequestID: id, HasRequestID: true, TTLMillis: p.millis(), HasTTL: p.hasTTL,
-	})
-	if err != nil {
-		return err
 	}
-	if _, ok := a.message.(*wire.CacheOK); !ok {
-		return unexpected(op, a)
+	s.request = request{op: "put", cache: k, key: key, id: id, message: &s.put, repeatable: true, on: k.c.keySlot(k.name, key)}
+	a, err := k.c.do(ctx, &s.request)
+	if err == nil {
+		if _, ok := a.message.(*wire.CacheOK); !ok {
+			err = unexpected(s.name(), a)
+		}
 	}
-	return nil
+	*s = store{}
+	stores.Put(s)
+	return err
 }
 
 // Get reads the value of a key; ok is false when there is none.
 func (k *Cache) Get(ctx context.Context, key string) (v Value, ok bool, err error) {
-	op, id := k.op("get", key), k.c.requestID()
-	a, err := k.do(ctx, op, key, 0, true, id, &wire.CacheGet{
+	id := k.c.requestID()
+	l := lookups.Get().(*lookup)
+	l.get = wire.CacheGet{
 		Tenant: k.c.config.tenant, Namespace: k.c.namespace, Cache: k.name, Key: key, RequestID: id, HasRequestID: true,
-	})
-	if err != nil {
-		return v, false, err
 	}
-	m, is := a.message.(*wire.CacheValue)
-	if !is {
-		return v, false, unexpected(op, a)
+	l.request = request{op: "get", cache: k, key: key, id: id, message: &l.get, repeatable: true, on: k.c.keySlot(k.name, key)}
+	a, err := k.c.do(ctx, &l.request)
+	if err == nil {
+		if _, is := a.message.(*wire.CacheValue); is {
+			v, ok = a.value, a.hasValue
+		} else {
+			err = unexpected(l.name(), a)
+		}
 	}
-	return Value{Data: m.Value, Version: m.Version}, m.HasValue, nil
+	*l = lookup{}
+	lookups.Put(l)
+	return v, ok, err
 }
 
 // Delete removes a key and returns what was there. It is not repeated when its outcome
@@ -97,11 +124,10 @@ func (k *Cache) Delete(ctx context.Context, key string) (removed []byte, existed
 	if err != nil {
 		return nil, false, err
 	}
-	m, is := a.message.(*wire.CacheValue)
-	if !is {
+	if _, is := a.message.(*wire.CacheValue); !is {
 		return nil, false, unexpected(op, a)
 	}
-	return m.Value, m.HasValue, nil
+	return a.value.Data, a.hasValue, nil
 }
 
 // Condition is the answer to a conditional write.

@@ -170,7 +170,8 @@ func (c *core) slotOf(k streamKey, shard int) *slot {
 // keySlot spreads keys over connections; one key always takes the same, so that requests
 // about it are handled in order.
 func (c *core) keySlot(name, key string) *slot {
-	return &c.keyed[maphash.String(c.seed, name+"/"+key)%uint64(len(c.keyed))]
+	h := maphash.String(c.seed, name)*0x9e3779b97f4a7c15 ^ maphash.String(c.seed, key)
+	return &c.keyed[h%uint64(len(c.keyed))]
 }
 
 func (c *core) requestID() uint64 { return c.requests.Add(1) }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/felixlog/felix/client/felixtest"
 	"github.com/felixlog/felix/internal/testkit/heap"
+	"github.com/felixlog/felix/wire"
 )
 
 // While batches are under way the others gather: however many records, no more
@@ -125,4 +126,72 @@ func TestGuardSendAllocations(t *testing.T) {
 	require.Less(t, allocs, 0.5)
 	close(release)
 	require.NoError(t, p.Close(soon(t)))
+}
+
+// A get costs the client one allocation, which is the value, and a put none; what a
+// request is called is made up only for its error.
+func TestGuardAllocationsOfACache(t *testing.T) {
+	if raced {
+		return
+	}
+	s := newScript(t, func(p *peer) {
+		var d wire.Decoder
+		var out []byte
+		value := make([]byte, 128)
+		for {
+			f, err := p.r.Next()
+			if err != nil {
+				return
+			}
+			m, err := d.Decode(f.Payload)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			switch m := m.(type) {
+			case *wire.CacheGet:
+				if m.Key == "refused" {
+					p.send(&wire.Error{Failure: *wire.NewFailure(wire.CodeForbidden, "no")})
+					continue
+				}
+				out = wire.AppendMessage(out[:0], &wire.CacheValue{
+					Tenant: m.Tenant, Namespace: m.Namespace, Cache: m.Cache, Key: m.Key, Value: value, HasValue: m.Key != "absent",
+					RequestID: m.RequestID, HasRequestID: true, Version: 7, HasVersion: true,
+				})
+			case *wire.CachePut:
+				out = wire.AppendMessage(out[:0], &wire.CacheOK{RequestID: m.RequestID})
+			}
+			_, err = p.conn.Write(out)
+			ignore(err)
+		}
+	})
+	k := s.dial().Cache("kept")
+	ctx := context.Background()
+	allocs := heap.Allocs(2000, func() {
+		v, ok, err := k.Get(ctx, "user:1234567890")
+		if err != nil || !ok || len(v.Data) != 128 || v.Version != 7 {
+			t.Errorf("%v %t %v", v, ok, err)
+		}
+	})
+	// Of these, one is an answer that the script makes, and TLS makes one for each of its
+	// two records.
+	t.Logf("%.2f a get", allocs)
+	require.LessOrEqual(t, allocs, 4.5)
+	value := make([]byte, 128)
+	allocs = heap.Allocs(2000, func() {
+		if err := k.Put(ctx, "user:1234567890", value); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Logf("%.2f a put", allocs)
+	require.LessOrEqual(t, allocs, 3.5)
+	_, ok, err := k.Get(ctx, "absent")
+	require.NoError(t, err)
+	require.False(t, ok)
+	_, _, err = k.Get(ctx, "refused")
+	require.ErrorContains(t, err, "get kept/refused")
+	v, ok, err := k.Get(soon(t), "again")
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Len(t, v.Data, 128)
 }

@@ -23,6 +23,9 @@ type answer struct {
 	refused   *wire.PublishRefused
 	// Of any other request.
 	message wire.Message
+	// Of a get or delete of a cache, beside valued.
+	value    Value
+	hasValue bool
 }
 
 // call is a request that waits for its answer. answered copies what it keeps of the
@@ -127,7 +130,7 @@ func (p *pipe) sendAll(asked []asking) {
 		switch {
 		case q.err != nil:
 		case err != nil:
-			q.err = lost(q.r.op, err, false)
+			q.err = lost(q.r.name(), err, false)
 		default:
 			p.out = wire.AppendMessage(p.out, q.r.message)
 			p.pending = append(p.pending, waiting{id: q.r.id, call: q.e, asked: time.Now().Add(q.r.wait)})
@@ -340,6 +343,9 @@ var (
 // settled is the answer that says no more than that; it is shared.
 var settled = &wire.CacheOK{}
 
+// valued stands for a value, which the answer holds beside it; it is shared.
+var valued = &wire.CacheValue{}
+
 func (p *pipe) dispatchMessage(payload []byte) error {
 	// The usual answers are read into memory of the decoder's, and what is needed of
 	// them is copied; the others are handed on.
@@ -355,9 +361,8 @@ func (p *pipe) dispatchMessage(payload []byte) error {
 	case *wire.CacheOK:
 		return p.deliver(0, false, answer{message: settled})
 	case *wire.CacheValue:
-		value := *m
-		value.Key, value.Value = "", bytes.Clone(m.Value) // the asker knows the key
-		return p.deliver(0, false, answer{message: &value})
+		v := Value{Data: bytes.Clone(m.Value), Version: m.Version} // the asker knows the key
+		return p.deliver(0, false, answer{message: valued, value: v, hasValue: m.HasValue})
 	case *wire.PublishOK:
 		return p.deliver(m.RequestID, true, answer{offset: m.Offset, hasOffset: m.HasOffset})
 	case *wire.PublishError:

@@ -30,17 +30,21 @@ func (e *exchange) lost(cause error) {
 	e.done <- struct{}{}
 }
 
-// take is what came, once done says that it has; the exchange is then another's.
-func (e *exchange) take() (*answer, error) {
-	a, err := e.answer, e.err
+// take puts what came into a, once done says that it has; the exchange is then another's.
+func (e *exchange) take(a *answer) error {
+	err := e.err
+	*a = e.answer
 	e.answer, e.err = answer{}, nil
 	exchanges.Put(e)
-	return &a, err
+	return err
 }
 
 // request is a message that is answered, and how it is sent.
 type request struct {
 	op string
+	// cache and key complete op, where they are set, for errors: most requests need no name.
+	cache *Cache
+	key   string
 	// id is the request's, with which the broker answers.
 	id      uint64
 	message wire.Message
@@ -54,6 +58,16 @@ type request struct {
 	// wait is how long the broker may take before it answers, besides what any answer
 	// may take.
 	wait time.Duration
+	// got is the answer to the last try.
+	got answer
+}
+
+// name is what the request is called in errors.
+func (r *request) name() string {
+	if r.cache != nil {
+		return r.cache.op(r.op, r.key)
+	}
+	return r.op
 }
 
 // do sends a request until it has an answer other than one to try again.
@@ -80,7 +94,7 @@ func (c *core) finish(ctx context.Context, r *request, a *answer, err error) (*a
 			return nil, err
 		}
 		if f := c.config.events.OnRetry; f != nil {
-			f(r.op, err, d)
+			f(r.name(), err, d)
 		}
 		if pause(ctx, d) != nil || c.ctx.Err() != nil {
 			return nil, err
@@ -97,14 +111,14 @@ func (c *core) try(ctx context.Context, r *request) (*answer, error) {
 	}
 	p, err := on.get(ctx)
 	if err != nil {
-		return nil, wrap(r.op, err)
+		return nil, wrap(r.name(), err)
 	}
 	if err := p.serves(r); err != nil {
 		return nil, err
 	}
 	e := exchanges.Get().(*exchange)
 	if err := p.send(r.id, e, r.wait, func(dst []byte) []byte { return wire.AppendMessage(dst, r.message) }); err != nil {
-		return nil, lost(r.op, err, false)
+		return nil, lost(r.name(), err, false)
 	}
 	return e.await(ctx, on, p, r)
 }
@@ -112,36 +126,47 @@ func (c *core) try(ctx context.Context, r *request) (*answer, error) {
 // serves is the error of a request that the broker does not serve.
 func (p *pipe) serves(r *request) error {
 	if !p.auth.Features.Has(r.needs) {
-		return &Error{Op: r.op, Retry: wire.RetryFatal, Err: ErrUnsupported}
+		return &Error{Op: r.name(), Retry: wire.RetryFatal, Err: ErrUnsupported}
 	}
 	return nil
 }
 
 // await waits for the answer to a request that was sent on p, the connection of on.
 func (e *exchange) await(ctx context.Context, on *slot, p *pipe, r *request) (*answer, error) {
-	select {
-	case <-e.done:
-	case <-ctx.Done():
+	if ended := ctx.Done(); ended == nil {
+		<-e.done
+	} else if !e.within(ended) {
 		if on.lent {
 			// Nobody else is on this connection. Its end tells the broker not to work on.
 			p.fail(context.Cause(ctx))
 		}
-		return nil, givenUp(r.op, ctx, true) // the exchange may yet be answered
+		return nil, givenUp(r.name(), ctx, true) // the exchange may yet be answered
 	}
-	a, err := e.take()
+	a := &r.got
+	err := e.take(a)
 	switch {
 	case err != nil:
-		return nil, lost(r.op, err, true)
+		return nil, lost(r.name(), err, true)
 	case a.failure != nil:
-		return nil, failed(r.op, a.failure)
+		return nil, failed(r.name(), a.failure)
 	}
 	switch m := a.message.(type) {
 	case *wire.Unsupported:
-		return nil, &Error{Op: r.op, Retry: wire.RetryFatal, Err: ErrUnsupported}
+		return nil, &Error{Op: r.name(), Retry: wire.RetryFatal, Err: ErrUnsupported}
 	case *wire.NotLeader:
-		return nil, &Error{Op: r.op, Code: wire.CodeNotLeader, Retry: wire.RetryRedirect, Message: "led by " + m.NodeID}
+		return nil, &Error{Op: r.name(), Code: wire.CodeNotLeader, Retry: wire.RetryRedirect, Message: "led by " + m.NodeID}
 	}
 	return a, nil
+}
+
+// within waits for the answer until ended.
+func (e *exchange) within(ended <-chan struct{}) bool {
+	select {
+	case <-e.done:
+		return true
+	case <-ended:
+		return false
+	}
 }
 
 // together tries requests on one connection, in one write. The answers come in their
@@ -152,7 +177,7 @@ func (c *core) together(ctx context.Context, on *slot, rs []*request, told func(
 	p, err := on.get(ctx)
 	if err != nil {
 		for _, r := range before {
-			told(r, nil, wrap(r.op, err))
+			told(r, nil, wrap(r.name(), err))
 		}
 		return nil, wrap(last.op, err)
 	}
