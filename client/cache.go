@@ -42,6 +42,17 @@ func WithTTL(d time.Duration) PutOption {
 	return func(c *putConfig) { c.ttl, c.hasTTL = d, true }
 }
 
+func configured(opts []PutOption) putConfig {
+	if len(opts) == 0 {
+		return putConfig{} // what options may keep would be allocated
+	}
+	var p putConfig
+	for _, o := range opts {
+		o(&p)
+	}
+	return p
+}
+
 func (p *putConfig) millis() uint64 { return uint64(max(p.ttl, 0) / time.Millisecond) }
 
 func (k *Cache) op(what, key string) string { return what + " " + k.name + "/" + key }
@@ -71,10 +82,7 @@ func (k *Cache) do(ctx context.Context, op, key string, needs wire.Features, rep
 // unknown: a put twice is a put. Errors: ErrOverloaded when the cache is full,
 // ErrLimitExceeded for a value that is too large.
 func (k *Cache) Put(ctx context.Context, key string, value []byte, opts ...PutOption) error {
-	var p putConfig
-	for _, o := range opts {
-		o(&p)
-	}
+	p := configured(opts)
 	id := k.c.requestID()
 	s := stores.Get().(*store)
 	s.put = wire.CachePut{
@@ -150,10 +158,7 @@ func (k *Cache) PutIfVersion(ctx context.Context, key string, value []byte, vers
 }
 
 func (k *Cache) putIf(ctx context.Context, key string, value []byte, cond wire.CacheCondition, opts []PutOption) (Condition, error) {
-	var p putConfig
-	for _, o := range opts {
-		o(&p)
-	}
+	p := configured(opts)
 	op, id := k.op("put", key), k.c.requestID()
 	a, err := k.do(ctx, op, key, wire.FeatureCacheConditional, false, id, &wire.CachePutIf{
 		Tenant: k.c.config.tenant, Namespace: k.c.namespace, Cache: k.name, Key: key, Value: value,
