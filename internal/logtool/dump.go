@@ -25,6 +25,7 @@ type dumpOptions struct {
 	limit    int64
 	payload  string
 	width    int
+	past     bool // go on behind damage
 }
 
 func dumpCommand() *cobra.Command {
@@ -34,6 +35,8 @@ func dumpCommand() *cobra.Command {
 		Use:   "dump --dir DIR|FILE",
 		Short: "Print the records of a shard's log, or the content of one of its files",
 		Long: "dump prints records in order, each verified before it is printed, and ends at the first damage with exit code 1.\n" +
+			"With --past-damage it goes on at the next record that is whole, marks each gap with its bytes, and ends with exit code 1 all\n" +
+			"the same: behind damage a record may be one that a payload held, and not the log's.\n" +
 			"Given a file it prints that one: a segment, an index, durable.mark, replica, epochs or producers.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,6 +54,7 @@ func dumpCommand() *cobra.Command {
 	cmd.Flags().Uint64Var(&o.to, "to", 0, "first offset not to print (0: to the end)")
 	cmd.Flags().Int64Var(&o.limit, "limit", 0, "most records to print (0: no limit)")
 	cmd.Flags().StringVar(&o.payload, "payload", "text", "how to print payloads: none, text (quoted, cut), hex (cut), full (quoted)")
+	cmd.Flags().BoolVar(&o.past, "past-damage", false, "go on behind damage, at the next whole record")
 	cmd.Flags().IntVar(&o.width, "width", 64, "bytes of a payload that are printed before it is cut")
 	return cmd
 }
@@ -65,7 +69,7 @@ func (c *command) dump(cmd *cobra.Command, o dumpOptions) (err error) {
 	defer func() { err = errors.Join(err, out.Flush()) }()
 	d := dumper{fsys: fsys, out: out, json: c.json, o: o}
 	if !info.IsDir() {
-		return d.file(cmd.Context(), c.dir)
+		return errors.Join(d.file(cmd.Context(), c.dir), d.damaged())
 	}
 	l, err := list(fsys, c.dir)
 	if err != nil {
@@ -91,7 +95,15 @@ func (c *command) dump(cmd *cobra.Command, o dumpOptions) (err error) {
 			break
 		}
 	}
-	return nil
+	return d.damaged()
+}
+
+// damaged is the error of gaps that were passed over.
+func (d *dumper) damaged() error {
+	if d.gaps == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %d gaps were passed over; what stands behind one may be no record of the log", ErrDamaged, d.gaps)
 }
 
 // dumper prints.
@@ -101,6 +113,7 @@ type dumper struct {
 	json    bool
 	o       dumpOptions
 	printed int64
+	gaps    int
 	full    bool
 }
 
@@ -154,27 +167,11 @@ func (d *dumper) segment(ctx context.Context, path string, id segment.ID) (err e
 		}
 		return nil
 	}
-	position := int64(segment.HeaderSize)
-	res, err := segment.Scan(ctx, f, size, segment.ScanStart{Shard: filepath.Base(filepath.Dir(path)), Segment: id}, func(r *segment.Record) error {
-		at := position
-		position += int64(r.Size)
-		if r.Offset < segment.Offset(d.o.from) {
-			return nil
-		}
-		if d.o.to > 0 && r.Offset >= segment.Offset(d.o.to) || d.o.limit > 0 && d.printed >= d.o.limit {
-			d.full = true
-			return segment.ErrStop
-		}
-		d.printed++
-		return d.record(r, id, at)
-	})
-	if err != nil {
-		return err
+	damage, err := d.scan(ctx, f, size, segment.ScanStart{Shard: filepath.Base(filepath.Dir(path)), Segment: id}, 0)
+	if err == nil && damage != nil {
+		err = fmt.Errorf("%w: %w", ErrDamaged, damage)
 	}
-	if res.Damage != nil {
-		return fmt.Errorf("%w: %w", ErrDamaged, res.Damage)
-	}
-	return nil
+	return err
 }
 
 func (d *dumper) record(r *segment.Record, id segment.ID, at int64) error {
@@ -313,15 +310,12 @@ func (d *dumper) cut(ctx context.Context, path string, id segment.ID, from int64
 	if len(head) == segment.RecordHeaderSize {
 		at.Offset = segment.Offset(binary.BigEndian.Uint64(head[4:])) // verified by the scan
 	}
-	pos := from
-	res, err := segment.Scan(ctx, behindHeader{f}, size+segment.HeaderSize, at, func(r *segment.Record) error {
-		pos += int64(r.Size)
-		return d.record(r, id, pos-int64(r.Size))
-	})
-	if err != nil || res.Damage == nil || d.json {
+	damage, err := d.scan(ctx, behindHeader{f}, size+segment.HeaderSize, at, from-segment.HeaderSize)
+	if err != nil || damage == nil || d.json {
 		return err
 	}
-	_, err = fmt.Fprintf(d.out, "# %d bytes from position %d of segment %d on are no whole record: %s\n", size+from-pos, pos, id, res.Damage.Kind)
+	pos := damage.Position + from - segment.HeaderSize
+	_, err = fmt.Fprintf(d.out, "# %d bytes from position %d of segment %d on are no whole record: %s\n", size+from-pos, pos, id, damage.Kind)
 	return err
 }
 
