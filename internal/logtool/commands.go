@@ -51,6 +51,11 @@ func (c *command) locked(write bool, f func(note func() error) error) (err error
 	if c.readOnly {
 		return f(nil)
 	}
+	if write {
+		if err := checkPlace(vfs.OS(), c.dir); err != nil {
+			return err
+		}
+	}
 	lock, err := lockRoot(vfs.OS(), c.dir, write)
 	if err != nil {
 		return err

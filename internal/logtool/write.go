@@ -89,8 +89,9 @@ func writeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "write --dir DIR",
 		Short: "Append records to a shard's log, each acknowledged",
-		Long:  "write appends records that verify --payload-bytes knows again, making the log if there is none, and says how many were acknowledged.",
-		Args:  cobra.NoArgs,
+		Long: "write appends records that verify --payload-bytes knows again, making the log if there is none, and says how many were acknowledged.\n" +
+			"A directory in which a broker keeps several logs, such as its data directory, is refused.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := wo.check(); err != nil {
 				return err
