@@ -7,9 +7,8 @@ import (
 	"unsafe"
 )
 
-// Digest is the fingerprint of a batch's payloads (docs/formats, producers): what
-// segment.ExtendDigest chains, at a fraction of its cost, because every idempotent publish
-// pays for it.
+// Digest is the fingerprint of a batch's payloads (docs/formats, producers), at a fraction of
+// what its definition costs, because every idempotent publish pays for it.
 func Digest(payloads [][]byte) uint64 {
 	var d uint64
 	for _, p := range payloads {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"hash/crc64"
 	"io/fs"
 
 	"github.com/felixlog/felix/storage/vfs"
@@ -29,18 +28,6 @@ const (
 type Digest struct {
 	Known bool
 	Value uint64
-}
-
-var crc64XZ = crc64.MakeTable(crc64.ECMA)
-
-// ExtendDigest chains one more payload to a batch's digest, which begins as 0.
-func ExtendDigest(digest uint64, payload []byte) uint64 {
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:], uint64(len(payload)))
-	r := crc64.Update(crc64.Update(0, crc64XZ, b[:8]), crc64XZ, payload)
-	binary.BigEndian.PutUint64(b[:], digest)
-	binary.BigEndian.PutUint64(b[8:], r)
-	return crc64.Update(0, crc64XZ, b[:])
 }
 
 // ProducerBatch is a remembered batch of a producer.

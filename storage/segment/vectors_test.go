@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/felixlog/felix/internal/stream"
 	"github.com/felixlog/felix/storage/segment"
 )
 
@@ -222,7 +223,7 @@ func epochsVector(t *testing.T, v *vector) {
 }
 
 func producersVector(t *testing.T, v *vector) {
-	digest := segment.ExtendDigest(segment.ExtendDigest(0, []byte("a")), []byte("b"))
+	digest := stream.Digest([][]byte{[]byte("a"), []byte("b")})
 	want, err := strconv.ParseUint(v.Digest, 0, 64)
 	require.NoError(t, err)
 	require.Equal(t, want, digest)
