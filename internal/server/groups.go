@@ -182,26 +182,27 @@ func groupAck(ctx context.Context, r *Request) {
 	}, done(m.RequestID))
 }
 
-// ackBody is the body of group.ack: acks of many records of one shard.
+// ackBody is the body of group.ack beside the group's names: acks of many records of one
+// shard. It is decoded once it is known that they may be made.
 type ackBody struct {
-	groupBody
 	Offsets []uint64 `json:"offsets"`
 }
 
 // groupAckAll settles records as group_ack does each. Those that are refused do not keep
 // the others from being settled; the answer is the first refusal.
 func groupAckAll(ctx context.Context, r *Request) {
+	asked, _, ref, ok := r.groupExtension()
+	if !ok || !r.Allow(auth.GroupConsume, auth.GroupObject(ref.Tenant, ref.Namespace, ref.Stream, ref.Group)) {
+		return
+	}
 	var q ackBody
-	m, ok := r.body(&q)
-	if !ok {
+	if _, ok := r.body(&q); !ok {
 		return
 	}
 	if len(q.Offsets) == 0 || len(q.Offsets) > groups.MaxPollRecords {
 		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, fmt.Sprintf("body of extension group.ack: %d offsets, want 1 to %d", len(q.Offsets), groups.MaxPollRecords)))
 		return
 	}
-	asked := *m
-	ref := &wire.GroupRef{Tenant: q.Tenant, Namespace: q.Namespace, Stream: q.Stream, Shard: q.Shard, Group: q.Group}
 	r.groupDecide(ctx, ref, auth.GroupConsume, true, func(now segment.Micros, g *groups.Group, _, tail storage.Offset) error {
 		var first error
 		for _, at := range q.Offsets {
@@ -210,7 +211,7 @@ func groupAckAll(ctx context.Context, r *Request) {
 			}
 		}
 		return first
-	}, func() wire.Message { return extended(&asked, struct{}{}) })
+	}, func() wire.Message { return extended(asked, struct{}{}) })
 }
 
 func groupNack(ctx context.Context, r *Request) {
@@ -371,10 +372,19 @@ func configOf(c groups.Config) groupConfig {
 	}
 }
 
+// maxExtension bounds the body of an extension request: far more than two of the longest
+// keys, and a thousand offsets, take. What decodes to many times its size is bounded by it
+// too, whoever asks.
+const maxExtension = 1 << 20
+
 // body decodes the body of an extension request, and answers when it is not as it should
 // be.
 func (r *Request) body(v any) (*wire.Extension, bool) {
 	m := r.Message.(*wire.Extension)
+	if len(m.Body) > maxExtension {
+		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, fmt.Sprintf("body of extension %s: %d bytes, at most %d", m.Name, len(m.Body), maxExtension)))
+		return nil, false
+	}
 	if err := json.Unmarshal(m.Body, v); err != nil {
 		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, "body of extension "+m.Name+": "+err.Error()))
 		return nil, false
