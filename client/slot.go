@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"strings"
 	"sync"
 
 	"github.com/felixlog/felix/wire"
@@ -43,7 +44,7 @@ func (s *slot) get(ctx context.Context) (*pipe, error) {
 	}
 	if ctx.Err() != nil {
 		s.mu.Unlock()
-		return nil, notConnected(ctx)
+		return nil, s.notConnected(ctx)
 	}
 	a := s.attempt
 	if a == nil {
@@ -60,12 +61,12 @@ func (s *slot) get(ctx context.Context) (*pipe, error) {
 	case <-a.done:
 		return a.pipe, a.err
 	case <-ctx.Done():
-		return nil, notConnected(ctx)
+		return nil, s.notConnected(ctx)
 	}
 }
 
-func notConnected(ctx context.Context) error {
-	return &Error{Op: "connect", Retry: wire.RetryNow, Err: context.Cause(ctx)}
+func (s *slot) notConnected(ctx context.Context) error {
+	return &Error{Op: "connect to " + strings.Join(s.core.endpoints.list(), ", "), Retry: wire.RetryNow, Err: context.Cause(ctx)}
 }
 
 func (s *slot) make(a *attempt) {

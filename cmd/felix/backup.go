@@ -36,7 +36,8 @@ func (e *environment) backupCommand() *cobra.Command {
 			"and, without --secrets, signing keys and generated certificates; a restored broker then makes new ones, and tokens\n" +
 			"and context files have to be made anew.\n\n" +
 			"It needs node.manage on cluster:*, and --secrets also tenant.manage on cluster:* and https or the machine itself.\n" +
-			"Retention and compaction remove nothing from a shard until it is written.",
+			"Retention and compaction remove nothing from a shard until it is written. It may take as long as it likes; --timeout\n" +
+			"bounds how long nothing may come.",
 		Example: "  felix backup felix-$(date +%F).tar\n  felix backup - | zstd > felix.tar.zst",
 		Args:    cobra.ExactArgs(1),
 	}
@@ -81,10 +82,13 @@ func (e *environment) backup(ctx context.Context, file string, secrets bool) err
 	if secrets {
 		u.RawQuery = url.Values{"secrets": {"true"}}.Encode()
 	}
+	ctx, silent := newSilence(ctx, m.timeout)
+	defer silent.end()
 	resp, err := m.send(ctx, http.MethodGet, u, nil)
 	if err != nil {
 		return err
 	}
+	resp.Body = silent.begun(resp.Body)
 	defer resp.Body.Close()
 	if file == "-" {
 		_, err := e.download(m, resp, e.out)

@@ -356,13 +356,24 @@ func TestABackupThatBreaksOffLeavesNoFile(t *testing.T) {
 				t.Error(err)
 			}
 		}, "damaged backup"},
+		{"nothing more comes", func(w http.ResponseWriter, r *http.Request) {
+			if _, err := w.Write(whole[:len(whole)/2]); err != nil {
+				t.Error(err)
+			}
+			http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}, "nothing came for 1s, which --timeout allows"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			broken := httptest.NewServer(c.serve)
 			defer broken.Close()
 			own := *s
 			own.t = t
-			_, errs := own.felix("backup", "broken.tar", "--controlplane-url", broken.URL)
+			args := []string{"backup", "broken.tar", "--controlplane-url", broken.URL}
+			if c.name == "nothing more comes" {
+				args = append(args, "--timeout", "1s")
+			}
+			_, errs := own.felix(args...)
 			require.NotZero(t, own.exit)
 			require.Contains(t, errs, c.want)
 			left, err := filepath.Glob(filepath.Join(s.dir, "broken.tar*"))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 
@@ -55,12 +56,25 @@ func (e *environment) dial(ctx context.Context, opts ...client.ClientOption) (*c
 	ctx, cancel := context.WithTimeout(ctx, e.opts.timeout)
 	defer cancel()
 	opts = append([]client.ClientOption{
+		client.WithDialTimeout(e.opts.timeout), client.WithAnswerTimeout(e.opts.timeout),
 		client.WithTenant(id.Tenant), client.WithNamespace(id.Namespace), client.WithTLS(trust),
 		client.WithToken(func(context.Context) (string, error) { return id.brokerToken() }),
 	}, opts...)
 	c, err := client.Dial(ctx, id.Brokers, opts...)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, notReached(err, "brokers")
 	}
 	return c, id, nil
+}
+
+// notReached adds to an error of who could not be reached what to do; flag is the one that
+// says where that is.
+func notReached(err error, flag string) error {
+	switch {
+	case isTLS(err):
+		return fmt.Errorf("%w: is it another broker? --%s says where, --ca-file and --server-name whom to trust, --context all of them", err, flag)
+	case errors.Is(err, client.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), isNetwork(err):
+		return fmt.Errorf("%w: does a broker run there? `felix serve` starts one, --%s or --context names another", err, flag)
+	}
+	return err
 }

@@ -59,8 +59,6 @@ func exitCode(err error) int {
 		known   *exitError
 		ran     *ranError
 		failure *wire.Failure
-		network *net.OpError
-		dns     *net.DNSError
 		offline *logtool.UsageError
 	)
 	switch {
@@ -78,7 +76,7 @@ func exitCode(err error) int {
 			return exitOther
 		}
 		return exitRefused
-	case errors.As(err, &network), errors.As(err, &dns), isTLS(err):
+	case isNetwork(err), isTLS(err):
 		return exitUnreachable
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitUnreachable
@@ -104,6 +102,15 @@ func clientExit(err error) int {
 		}
 	}
 	return exitOK
+}
+
+// isNetwork reports that nobody was reached.
+func isNetwork(err error) bool {
+	var (
+		network *net.OpError
+		dns     *net.DNSError
+	)
+	return errors.As(err, &network) || errors.As(err, &dns)
 }
 
 // isTLS reports a handshake that failed: somebody is there, but nobody we trust.

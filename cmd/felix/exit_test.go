@@ -87,19 +87,7 @@ func TestExitCodesOfWhatIsNotThere(t *testing.T) {
 		"restore":                    {{"nowhere --data-dir new", exitUsage}},
 		"import":                     {{"nowhere --stream jobs", exitUsage}, {"nowhere --cache prices", exitUsage}},
 	}
-	var known []string
-	var walk func(c *cobra.Command, path []string)
-	walk = func(c *cobra.Command, path []string) {
-		for _, sub := range c.Commands() {
-			if !sub.Hidden {
-				walk(sub, append(slices.Clone(path), sub.Name()))
-			}
-		}
-		if !c.HasSubCommands() {
-			known = append(known, strings.Join(path, " "))
-		}
-	}
-	walk((&environment{}).root(), nil)
+	known := leafCommands()
 	for _, name := range known {
 		require.Contains(t, table, name, "a command that is not in the table")
 	}
@@ -130,4 +118,21 @@ func TestExitCodesOfWhatIsNotThere(t *testing.T) {
 	}
 	all.Wait()
 	require.NoError(t, b.Stop())
+}
+
+// leafCommands are the commands that run, by their full names.
+func leafCommands() (known []string) {
+	var walk func(c *cobra.Command, path []string)
+	walk = func(c *cobra.Command, path []string) {
+		for _, sub := range c.Commands() {
+			if !sub.Hidden {
+				walk(sub, append(slices.Clone(path), sub.Name()))
+			}
+		}
+		if !c.HasSubCommands() {
+			known = append(known, strings.Join(path, " "))
+		}
+	}
+	walk((&environment{}).root(), nil)
+	return known
 }

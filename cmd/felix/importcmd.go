@@ -108,7 +108,7 @@ func (e *environment) importDir(ctx context.Context, f *importFlags, dir string)
 		err = importCache(ctx, c, src, f.cache, &line, bar)
 	} else {
 		line.Into += fmt.Sprintf(" shard %d", f.shard)
-		err = importStream(ctx, c, src, f, &line, bar)
+		err = e.importStream(ctx, c, src, f, &line, bar)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: what is before offset %d is in %s (%d records); what follows may be in part: go on with --from %d: %w",
@@ -125,7 +125,7 @@ func (e *environment) importDir(ctx context.Context, f *importFlags, dir string)
 
 // importStream publishes the records from line.Next on. line.Next moves behind what was
 // acknowledged.
-func importStream(ctx context.Context, c *client.Client, src *logtool.Source, f *importFlags, line *importLine, bar *progress) error {
+func (e *environment) importStream(ctx context.Context, c *client.Client, src *logtool.Source, f *importFlags, line *importLine, bar *progress) error {
 	shards, err := c.StreamShards(ctx, f.stream)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func importStream(ctx context.Context, c *client.Client, src *logtool.Source, f 
 	}
 	var open []sent
 	settle := func() error {
-		if _, err := open[0].future.Wait(ctx); err != nil {
+		if err := e.within(ctx, waitFor(open[0].future)); err != nil {
 			return fmt.Errorf("record %d: %w", open[0].at, err)
 		}
 		line.Imported++
@@ -159,7 +159,11 @@ func importStream(ctx context.Context, c *client.Client, src *logtool.Source, f 
 			line.Skipped++
 			return nil
 		}
-		future, err := p.Send(ctx, payload, client.ToShard(f.shard))
+		var future client.Future
+		err := e.within(ctx, func(ctx context.Context) (err error) {
+			future, err = p.Send(ctx, payload, client.ToShard(f.shard))
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("record %d: %w", r.Offset, err)
 		}
@@ -176,7 +180,7 @@ func importStream(ctx context.Context, c *client.Client, src *logtool.Source, f 
 		return err
 	}
 	line.Next = line.End
-	return p.Close(ctx)
+	return e.within(ctx, p.Close)
 }
 
 // cacheWindow is how many entries are put side by side. Of one key only the last of them

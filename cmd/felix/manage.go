@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 )
 
 // maxAnswer bounds an answer of the HTTP API, in bytes.
@@ -20,6 +22,8 @@ type manager struct {
 	client *http.Client
 	base   *url.URL
 	token  string
+	// timeout bounds one request.
+	timeout time.Duration
 }
 
 func (e *environment) manager() (*manager, error) {
@@ -30,7 +34,7 @@ func (e *environment) manager() (*manager, error) {
 	if e.opts.timeout <= 0 {
 		return nil, usagef("--timeout %v leaves no time for an answer", e.opts.timeout)
 	}
-	m := &manager{identity: id}
+	m := &manager{identity: id, timeout: e.opts.timeout}
 	if m.client, m.base, err = id.httpClient(); err != nil {
 		return nil, err
 	}
@@ -67,6 +71,8 @@ func (m *manager) call(ctx context.Context, method string, in, out any, path ...
 }
 
 func (m *manager) do(ctx context.Context, method string, u *url.URL, body io.Reader, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, m.timeout)
+	defer cancel()
 	resp, err := m.send(ctx, method, u, body)
 	if err != nil {
 		return err
@@ -82,7 +88,8 @@ func (m *manager) do(ctx context.Context, method string, u *url.URL, body io.Rea
 	return nil
 }
 
-// send sends one request and gives its answer, which is 2xx and has to be closed.
+// send sends one request and gives its answer, which is 2xx and has to be closed. ctx
+// bounds it.
 func (m *manager) send(ctx context.Context, method string, u *url.URL, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
 	if err != nil {
@@ -94,10 +101,7 @@ func (m *manager) send(ctx context.Context, method string, u *url.URL, body io.R
 	}
 	resp, err := m.client.Do(req)
 	if err != nil {
-		if ctx.Err() != nil && context.Cause(ctx) == context.Canceled {
-			return nil, ctx.Err()
-		}
-		return nil, &exitError{exitUnreachable, fmt.Errorf("no answer from %s: %w", m.base.Host, err)}
+		return nil, noAnswer(ctx, m.base.Host, err)
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
@@ -113,6 +117,14 @@ func (m *manager) send(ctx context.Context, method string, u *url.URL, body io.R
 		e.code, e.message = b.Code, b.Message
 	}
 	return nil, &exitError{statusExit(resp.StatusCode), e}
+}
+
+// noAnswer is the error of a request that nobody has answered, or that was interrupted.
+func noAnswer(ctx context.Context, host string, err error) error {
+	if errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return context.Cause(ctx)
+	}
+	return &exitError{exitUnreachable, notReached(fmt.Errorf("no answer from %s: %w", host, err), "controlplane-url")}
 }
 
 // answer reads a bounded answer.

@@ -108,18 +108,22 @@ func (e *environment) publish(ctx context.Context, f *pubFlags, args []string) e
 	bar := e.progress("published", -1)
 	defer bar.end()
 	if f.ack == "none" {
-		return publishAll(ctx, p, next, opts, bar)
+		return e.publishAll(ctx, p, next, opts, bar)
 	}
 	var became outcomes
 	for {
 		payload, err := next()
 		if errors.Is(err, io.EOF) {
-			return p.Close(ctx)
+			return e.within(ctx, p.Close)
 		}
 		if err != nil {
 			return err
 		}
-		ack, err := p.Publish(ctx, payload, opts...)
+		var ack client.Ack
+		err = e.within(ctx, func(ctx context.Context) (err error) {
+			ack, err = p.Publish(ctx, payload, opts...)
+			return err
+		})
 		if became.add(err); err != nil {
 			return became.explain(err)
 		}
@@ -131,7 +135,7 @@ func (e *environment) publish(ctx context.Context, f *pubFlags, args []string) e
 }
 
 // publishAll puts everything under way and then waits; the first failure counts.
-func publishAll(ctx context.Context, p *client.Producer, next func() ([]byte, error), opts []client.PublishOption, bar *progress) error {
+func (e *environment) publishAll(ctx context.Context, p *client.Producer, next func() ([]byte, error), opts []client.PublishOption, bar *progress) error {
 	// The producer bounds what is under way by bytes; futures are looked at in order,
 	// so that a failure ends the reading of input soon.
 	const window = 1024
@@ -139,8 +143,10 @@ func publishAll(ctx context.Context, p *client.Producer, next func() ([]byte, er
 	var became outcomes
 	// fail waits for what is under way, so that it can be said what became of all of it.
 	fail := func(err error) error {
+		waiting, cancel := context.WithTimeout(ctx, e.opts.timeout) // once for all: they are under way together
+		defer cancel()
 		for _, future := range open {
-			_, err := future.Wait(ctx)
+			_, err := future.Wait(waiting)
 			became.add(err)
 		}
 		return became.explain(err)
@@ -152,15 +158,21 @@ func publishAll(ctx context.Context, p *client.Producer, next func() ([]byte, er
 		}
 		ended := err != nil
 		if !ended {
-			future, err := p.Send(ctx, payload, opts...)
+			// It waits for room, and room comes by answers.
+			err := e.within(ctx, func(ctx context.Context) error {
+				future, err := p.Send(ctx, payload, opts...)
+				if err == nil {
+					open = append(open, future)
+				}
+				return err
+			})
 			if err != nil {
 				became.add(err)
 				return fail(err)
 			}
-			open = append(open, future)
 		}
 		for len(open) > 0 && (ended || len(open) > window) {
-			_, err := open[0].Wait(ctx)
+			err := e.within(ctx, waitFor(open[0]))
 			open = open[1:]
 			if became.add(err); err != nil {
 				return fail(err)
@@ -168,7 +180,7 @@ func publishAll(ctx context.Context, p *client.Producer, next func() ([]byte, er
 			bar.add(1)
 		}
 		if ended {
-			return p.Close(ctx)
+			return e.within(ctx, p.Close)
 		}
 	}
 }
@@ -196,6 +208,13 @@ func (o *outcomes) explain(err error) error {
 	}
 	return fmt.Errorf("%w; of the first %d records of the input %d were acknowledged, %d were not written and of %d it is not known; none after them was sent",
 		err, sent, o.acknowledged, o.refused, o.unknown)
+}
+
+func waitFor(f client.Future) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := f.Wait(ctx)
+		return err
+	}
 }
 
 // ackLine is an acknowledged record with --json; Offset is null when the stream

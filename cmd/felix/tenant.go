@@ -16,6 +16,13 @@ func (e *environment) bounded(c *cobra.Command) (context.Context, context.Cancel
 	return context.WithTimeout(c.Context(), e.opts.timeout)
 }
 
+// within runs one request of a command that makes many.
+func (e *environment) within(ctx context.Context, request func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, e.opts.timeout)
+	defer cancel()
+	return request(ctx)
+}
+
 type namespaceItem struct {
 	TenantID    string `json:"tenant_id,omitempty"`
 	Namespace   string `json:"namespace"`

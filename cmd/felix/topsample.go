@@ -90,10 +90,7 @@ func (w *brokerWatch) get(ctx context.Context, page string, other int, read func
 	}
 	resp, err := w.client.Do(req)
 	if err != nil {
-		if errors.Is(context.Cause(ctx), context.Canceled) {
-			return ctx.Err()
-		}
-		return &exitError{exitUnreachable, fmt.Errorf("no answer from %s: %w; --controlplane-url says where the broker's http.listen is", w.base.Host, err)}
+		return noAnswer(ctx, w.base.Host, err)
 	}
 	defer resp.Body.Close()
 	switch status := resp.StatusCode; {
