@@ -307,7 +307,7 @@ func TestBackupRefusals(t *testing.T) {
 	require.NotZero(t, s.exit)
 	require.Contains(t, errs, "shard default/default/orders/0 does not serve")
 	require.NoError(t, b.Stop())
-	s.serve("--storage", "none", "--data", "memory")
+	s.serve("--storage", "none", "--data", "memory", "--context", "local")
 	_, errs = s.felix("backup", "x.tar")
 	require.Equal(t, exitRefused, s.exit)
 	require.Contains(t, errs, "storage none")
@@ -583,6 +583,6 @@ func TestARestoreThatIsKilledIsDoneAgain(t *testing.T) {
 	require.Contains(t, errs, "felix restore")
 
 	s.ok("restore", "felix.tar", "--data-dir", "second")
-	s.serve("--data", "second")
+	s.serve("--data", "second", "--context", "local")
 	require.Equal(t, 2000, strings.Count(s.ok("sub", "orders", "--from", "earliest", "--count", "2000"), "\n"))
 }

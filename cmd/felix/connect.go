@@ -74,6 +74,9 @@ func notReached(err error, flag string) error {
 	case isTLS(err):
 		return fmt.Errorf("%w: is it another broker? --%s says where, --ca-file and --server-name whom to trust, --context all of them", err, flag)
 	case errors.Is(err, client.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), isNetwork(err):
+		if flag == "controlplane-url" {
+			flag += ", the broker's http.listen," // which is not where clients go
+		}
 		return fmt.Errorf("%w: does a broker run there? `felix serve` starts one, --%s or --context names another", err, flag)
 	}
 	return err
