@@ -233,24 +233,31 @@ func TestStreamBodiesRefused(t *testing.T) {
 	token := f.all()
 	long := strings.Repeat("a", 129)
 	for body, want := range map[string]string{
-		``:                                      "body ends early",
-		`{`:                                     "body ends early",
-		`[]`:                                    "cannot be a array",
-		`{"stream":"a"} {}`:                     "more than one",
-		`nonsense`:                              "not JSON",
-		`{"stream":"a","shard":1}`:              `unknown field "shard"`,
-		`{"stream":"a","shards":0}`:             "shards 0",
-		`{"stream":"a","shards":-1}`:            "shards",
-		`{"stream":"a","shards":4294967296}`:    "shards",
-		`{"stream":"a","shards":1000000}`:       "shards",
-		`{"stream":"a","shards":"4"}`:           "cannot be a string",
-		`{"stream":"a","replication_factor":0}`: "replication_factor 0",
-		`{"stream":"a","kind":"Topic"}`:         `kind "Topic" is not one of Stream, Queue`,
-		`{"stream":"a","consistency":"All"}`:    "consistency",
-		`{"stream":"a","fsync":"always"}`:       "fsync",
-		`{"stream":"a","overflow":"x"}`:         "overflow",
-		`{"stream":"a","region":""}`:            "region is empty",
-		`{"stream":"a","fsync":"on_commit"}`:    "needs durable",
+		``:                                 "body ends early",
+		`{`:                                "body ends early",
+		`[]`:                               "cannot be a array",
+		`{"stream":"a"} {}`:                "more than one",
+		`nonsense`:                         "not JSON",
+		`{"stream":"a","shard":1}`:         `unknown field "shard"`,
+		`{"stream":"a","stream":"b"}`:      `field "stream" is given twice`,
+		`{"stream":"a","Stream":"b"}`:      `unknown field "Stream": fields are lower-case`,
+		`{"STREAM":"a"}`:                   `unknown field "STREAM": fields are lower-case`,
+		`{"\u0073tream":"a","stream":"a"}`: `field "stream" is given twice`,
+		`{"ſtream":"a"}`:                   `unknown field "ſtream"`,
+		`{"stream":"a","durable":true,"retention":{"max_age_seconds":1,"max_age_seconds":2}}`: `field "retention.max_age_seconds" is given twice`,
+		`{"stream":"a","durable":true,"retention":{"Max_Age_Seconds":1}}`:                     `unknown field "retention.Max_Age_Seconds"`,
+		`{"stream":"a","shards":0}`:                                                          "shards 0",
+		`{"stream":"a","shards":-1}`:                                                         "shards",
+		`{"stream":"a","shards":4294967296}`:                                                 "shards",
+		`{"stream":"a","shards":1000000}`:                                                    "shards",
+		`{"stream":"a","shards":"4"}`:                                                        "cannot be a string",
+		`{"stream":"a","replication_factor":0}`:                                              "replication_factor 0",
+		`{"stream":"a","kind":"Topic"}`:                                                      `kind "Topic" is not one of Stream, Queue`,
+		`{"stream":"a","consistency":"All"}`:                                                 "consistency",
+		`{"stream":"a","fsync":"always"}`:                                                    "fsync",
+		`{"stream":"a","overflow":"x"}`:                                                      "overflow",
+		`{"stream":"a","region":""}`:                                                         "region is empty",
+		`{"stream":"a","fsync":"on_commit"}`:                                                 "needs durable",
 		`{"stream":"a","retention":{"max_age_seconds":60}}`:                                  "retention needs durable",
 		`{"stream":"a","durable":false,"retention":{"max_size_bytes":9}}`:                    "retention needs durable",
 		`{"stream":"a","durable":true,"overflow":"drop_old"}`:                                "exclude each other",
@@ -548,4 +555,31 @@ func TestDiskFullSaysWhere(t *testing.T) {
 		require.Contains(t, e.message, "write /data/keys/acme/x.pem: ")
 		require.Contains(t, e.message, "make room on the file system of /data/keys/acme")
 	}
+}
+
+// Display names are for people, in any script, and reach their terminals: control
+// characters are refused wherever one is given, and nothing is made or changed.
+func TestDisplayNamesWithoutControlCharacters(t *testing.T) {
+	f := newFixture(t)
+	token := f.all()
+	caches := "/v1/tenants/default/namespaces/default/caches"
+	for _, text := range []string{`a\u0000b`, `a\nb`, `\u001b[2J`, `a\u007f`, `a\u0085`, `a\u2028b`, "a\xff"} {
+		for path, body := range map[string]string{
+			"/v1/tenants":                    `{"tenant_id":"x","display_name":"` + text + `"}`,
+			"/v1/tenants/default/namespaces": `{"namespace":"x","display_name":"` + text + `"}`,
+			caches:                           `{"cache":"x","display_name":"` + text + `"}`,
+		} {
+			status, got := f.do("POST", path, token, body)
+			require.Equal(t, 400, status, "%s: %v", body, got)
+			require.Equal(t, "invalid_request", got["code"], body)
+			require.Contains(t, got["message"], "display_name", body)
+			require.Contains(t, got["message"], "unusable character", body)
+		}
+		status, _ := f.do("PATCH", "/v1/tenants/default", token, `{"display_name":"`+text+`"}`)
+		require.Equal(t, 400, status)
+	}
+	_, got := f.do("GET", caches, token, "")
+	require.Equal(t, []any{}, got["items"])
+	status, got := f.do("POST", caches, token, `{"cache":"x","display_name":"Büro 東京 \ud83d\udc68\u200d\ud83d\udc69 ünïcödé"}`)
+	require.Equal(t, 201, status, got)
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -118,12 +119,21 @@ func (q *request) need(action auth.Action, object auth.Object) error {
 	return nil
 }
 
-// body reads the request's JSON object into v. Unknown fields, a second value
-// and an empty body are refused.
-func (q *request) body(v any) error { return decode(q.http.Body, v) }
+// body reads the request's JSON object into v. Unknown fields, fields given twice or
+// spelled otherwise, a second value and an empty body are refused.
+func (q *request) body(v any) error {
+	raw, err := io.ReadAll(q.http.Body) // which is bounded
+	if err != nil {
+		return err
+	}
+	if err := decode(raw, v); err != nil {
+		return err
+	}
+	return strictly(raw)
+}
 
-func decode(r io.Reader, v any) error {
-	dec := json.NewDecoder(r)
+func decode(raw []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
 		var api *apiError
@@ -138,10 +148,6 @@ func decode(r io.Reader, v any) error {
 		return err
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			return err
-		}
 		return invalid("body holds more than one JSON value")
 	}
 	return nil

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -98,7 +97,7 @@ func createResources(q *request) (answer, error) {
 func (q *request) createSeveral(b *resourcesBody) (*Resources, int, error) {
 	defs := make([]meta.Definition, 0, len(b.Streams)+len(b.Caches))
 	add := func(raw json.RawMessage, item creation) error {
-		err := decode(bytes.NewReader(raw), item)
+		err := decode(raw, item)
 		if err == nil {
 			var d meta.Definition
 			if d, err = item.define(q); err == nil {

@@ -81,6 +81,8 @@ func TestBadHTTPInput(t *testing.T) {
 		"name ..":              {"POST", streams, all, `{"stream":"..","durable":true}`, 400, "invalid_request"},
 		"name a/../b":          {"POST", streams, all, `{"stream":"a/../b","durable":true}`, 400, "invalid_request"},
 		"name with NUL":        {"POST", streams, all, `{"stream":"a\u0000b","durable":true}`, 400, "invalid_request"},
+		"name twice":           {"POST", streams, all, `{"stream":"a","stream":"b"}`, 400, "invalid_request"},
+		"name spelled twice":   {"POST", streams, all, `{"stream":"a","Stream":"b"}`, 400, "invalid_request"},
 		"name of 10 KiB":       {"POST", streams, all, `{"stream":"` + long + `","durable":true}`, 400, "invalid_request"},
 		"name not UTF-8":       {"POST", streams, all, "{\"stream\":\"a\xff\",\"durable\":true}", 400, "invalid_request"},
 		"body over the limit":  {"POST", streams, all, `{"stream":"a","region":"` + strings.Repeat("x", 8<<20) + `"}`, 413, "limit_exceeded"},

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Limits of the model.
@@ -234,6 +236,12 @@ func (n *Namespace) Validate() error {
 func checkDisplayName(object, name string) error {
 	if len(name) > MaxDisplayNameBytes {
 		return &InvalidError{Object: object, Field: "display_name", Detail: fmt.Sprintf("has %d bytes, at most %d", len(name), MaxDisplayNameBytes)}
+	}
+	for i, r := range name {
+		// They would reach terminals and logs; the last two break lines too.
+		if unicode.IsControl(r) || r == utf8.RuneError || r == '\u2028' || r == '\u2029' {
+			return &InvalidError{Object: object, Field: "display_name", Detail: fmt.Sprintf("%q has an unusable character at byte %d: no control characters, nothing that is not UTF-8", name, i)}
+		}
 	}
 	return nil
 }

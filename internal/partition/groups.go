@@ -444,9 +444,6 @@ func (g *Groups) do(ctx context.Context, name string, create, wakes bool, op Gro
 
 // DeleteGroup forgets a group. It reports whether there was one.
 func (g *Groups) DeleteGroup(ctx context.Context, name string) (existed bool, err error) {
-	if err := queue.ValidGroup(name); err != nil {
-		return false, err
-	}
 	err = g.Do(ctx, name, false, func(_ segment.Micros, group *queue.Group, _, _ storage.Offset) error {
 		if group == nil {
 			return nil

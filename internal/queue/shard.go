@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/felixlog/felix/internal/projection"
@@ -24,16 +25,21 @@ func NewShard() *Shard { return &Shard{groups: map[string]*Group{}} }
 // Len is the number of groups.
 func (s *Shard) Len() int { return len(s.groups) }
 
-// ValidGroup refuses a name no group can have.
+// ValidGroup refuses a name no new group can have. One that was made with a control
+// character, when that was allowed, goes on.
 func ValidGroup(name string) error {
 	switch {
 	case name == "" || len(name) > MaxGroupName:
 		return fmt.Errorf("%w: group name of %d bytes, want 1 to %d", ErrInvalid, len(name), MaxGroupName)
-	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
-		return fmt.Errorf("%w: group name %q is not UTF-8 without NUL", ErrInvalid, name)
+	case !utf8.ValidString(name) || HasControl(name):
+		return fmt.Errorf("%w: group name %q is not UTF-8 without NUL and other control characters", ErrInvalid, name)
 	}
 	return nil
 }
+
+// HasControl reports whether a name has a control character in it: it would reach
+// terminals, logs and labels.
+func HasControl(name string) bool { return strings.ContainsFunc(name, unicode.IsControl) }
 
 // Lookup returns a group that exists.
 func (s *Shard) Lookup(name string) (*Group, bool) {

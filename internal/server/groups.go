@@ -87,6 +87,10 @@ func groupPoll(ctx context.Context, r *Request) {
 		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, fmt.Sprintf("consumer name of %d bytes, want 1 to %d", len(m.Consumer), groups.MaxConsumerName)))
 		return
 	}
+	if groups.HasControl(m.Consumer) {
+		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, fmt.Sprintf("consumer name %q holds a control character", m.Consumer)))
+		return
+	}
 	call := partition.PollCall{
 		Group: m.Group, Max: int(min(m.MaxRecords, uint32(r.s.server.limits.PollRecords))), Wait: millis(m.WaitMillis),
 		Visibility: min(millis(m.VisibilityMillis), groups.MaxVisibility), Conn: r.ConnectionID(), Reclaim: m.Reclaim,
