@@ -243,6 +243,8 @@ func (c *Cache) options(sh *shard) partition.CacheOptions {
 		NextID:   func() uint64 { return b.ids.Add(1) },
 		OnError:  b.cacheError,
 
+		OnCompacted: b.o.Events.OnCompacted,
+
 		MaxValueBytes: int(b.o.Defaults.MaxValueBytes),
 	}
 	orDefault(&o.MaxValueBytes, storage.DefaultMaxRecordBytes)

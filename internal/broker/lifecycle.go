@@ -180,6 +180,7 @@ func (b *Broker) groups(dir string, sh *shard, def *meta.Stream) *partition.Grou
 	h.Storage.SegmentBytes = b.o.Defaults.keyedSegment()
 	h.MaxWait, h.PollBytes, h.Defaults = b.o.Limits.PollWait, b.o.Limits.PollBytes, b.o.Limits.Groups
 	h.OnError = b.backgroundError
+	h.OnCompacted = b.o.Events.OnCompacted
 	h.OnLost = func(shard, group string, records uint64) {
 		b.o.Log.Warn("retention removed records that a group had not settled", "shard", shard, "group", group, "records", records)
 		if b.o.Events.OnGroupLost != nil {

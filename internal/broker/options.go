@@ -142,6 +142,8 @@ type Events struct {
 	OnGroupsClamped func(shard string, groups int)
 	// OnBackgroundError: compaction, a snapshot or a copy failed; it is tried again.
 	OnBackgroundError func(shard, what string, err error)
+	// OnCompacted: the log of a cache, of counters or of groups was compacted.
+	OnCompacted func(shard string, e partition.CompactEvent)
 	// Partition events, of every shard.
 	Partition partition.Events
 }

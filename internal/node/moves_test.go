@@ -1,9 +1,11 @@
 package node
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -180,4 +182,43 @@ func TestLossesOfSlowSubscribersAreCounted(t *testing.T) {
 			_ = slow.Close()
 		})
 	}
+}
+
+// A compaction is counted and said: what the log held and holds, what was written again.
+func TestCompactionsAreCountedAndSaid(t *testing.T) {
+	r := start(t, nil)
+	r.awaitReady()
+	r.createCache(`{"cache":"sessions"}`)
+	k := r.dial().Cache("sessions")
+	require.NoError(t, k.Put(t.Context(), "kept", make([]byte, 1000)))
+	require.Zero(t, r.metric("felix_compaction_duration_seconds_count"))
+	for range 40 { // a compaction is due from 8 MiB on, of which half is of no use any more
+		require.NoError(t, k.Put(t.Context(), "changing", make([]byte, 1<<20)))
+	}
+	r.reaches(positive, "felix_compaction_duration_seconds_count")
+	require.GreaterOrEqual(t, r.metric("felix_compaction_written_bytes_total"), 1000.0)
+	require.GreaterOrEqual(t, r.metric("felix_compaction_freed_bytes_total"), 1000.0+1<<20)
+	require.Positive(t, r.metric("felix_compaction_last_timestamp_seconds"))
+	var said struct {
+		Shard   string
+		Before  int64 `json:"bytes_before"`
+		After   int64 `json:"bytes_after"`
+		Freed   int64 `json:"freed_bytes"`
+		Written int64 `json:"written_bytes"`
+		Dropped int   `json:"records_dropped"`
+	}
+	require.Eventually(t, func() bool {
+		for line := range strings.Lines(r.log.String()) {
+			if strings.Contains(line, `"msg":"log compacted"`) {
+				return json.Unmarshal([]byte(line), &said) == nil
+			}
+		}
+		return false
+	}, patience, time.Millisecond)
+	require.Equal(t, "cache default/default/sessions/0", said.Shard)
+	require.GreaterOrEqual(t, said.Before, int64(8<<20))
+	require.Positive(t, said.After)
+	require.Positive(t, said.Freed)
+	require.GreaterOrEqual(t, said.Written, int64(1000))
+	require.Positive(t, said.Dropped)
 }

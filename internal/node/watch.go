@@ -241,6 +241,11 @@ func (n *Node) brokerEvents() broker.Events {
 				n.unreadable.noteAside(shard, movedTo)
 			}
 		},
+		OnCompacted: func(shard string, e partition.CompactEvent) {
+			n.metrics.Compacted(e.Written, e.Bytes, e.Duration)
+			n.log.Info("log compacted", "shard", shard, "bytes_before", e.Before, "bytes_after", e.After, "written_bytes", e.Written,
+				"freed_bytes", e.Bytes, "records_kept", e.Copied, "records_dropped", e.Dropped, "seconds", e.Duration.Seconds())
+		},
 		OnGroupsClamped: func(_ string, groups int) { n.metrics.GroupsClamped(groups) },
 		OnRemoved:       func(dir string) { n.log.Info("directory of a deleted stream removed", "dir", dir) },
 		OnProgress: func(p broker.Progress) {

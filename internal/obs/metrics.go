@@ -32,6 +32,10 @@ type Metrics struct {
 	stray            prometheus.Counter
 	clockAhead       prometheus.Counter
 
+	compactions     prometheus.Histogram
+	compactWritten  prometheus.Counter
+	compactFreed    prometheus.Counter
+	compacted       prometheus.Gauge
 	clamped         prometheus.Counter
 	publishes       prometheus.Counter
 	records         prometheus.Counter
@@ -79,6 +83,11 @@ func New(version string) *Metrics {
 	m.stray = counter("felix_storage_stray_files_total", "Files in data directories that are not the log's, found at open.")
 	m.clockAhead = counter("felix_storage_clock_ahead_total", "Logs opened whose last record is more than ten minutes ahead of the clock.")
 
+	m.compactions = histogram("felix_compaction_duration_seconds", "Time of one compaction of a shard's log, as many of its segments as were due.", prometheus.ExponentialBuckets(0.01, 2, 16))
+	m.compactWritten = counter("felix_compaction_written_bytes_total", "Bytes that compaction wrote again to keep them.")
+	m.compactFreed = counter("felix_compaction_freed_bytes_total", "Bytes of segments that compaction deleted.")
+	m.compacted = prometheus.NewGauge(prometheus.GaugeOpts{Name: "felix_compaction_last_timestamp_seconds", Help: "When a compaction last ended, seconds since 1970; 0 before the first."})
+	m.reg.MustRegister(m.compacted)
 	m.clamped = counter("felix_groups_clamped_total", "Consumer groups that were past the end of their stream and were set back to it.")
 	m.publishes = counter("felix_publishes_total", "Publish requests that were acknowledged.")
 	m.records = counter("felix_published_records_total", "Records that were acknowledged.")
@@ -102,6 +111,14 @@ func New(version string) *Metrics {
 		m.connectionsEver.WithLabelValues(transport)
 	}
 	return m
+}
+
+// Compacted counts a compaction of a log.
+func (m *Metrics) Compacted(written, freed int64, took time.Duration) {
+	m.compactWritten.Add(float64(written))
+	m.compactFreed.Add(float64(freed))
+	m.compacted.SetToCurrentTime()
+	m.compactions.Observe(took.Seconds()) // last: whoever sees one more sees the rest of it
 }
 
 // Handler serves the metrics in the text format.

@@ -44,6 +44,8 @@ type CacheOptions struct {
 	Now func() time.Time
 	// OnError is told what went wrong in the background.
 	OnError func(shard, what string, err error)
+	// OnCompacted is told of compactions of the log.
+	OnCompacted func(shard string, e CompactEvent)
 }
 
 // DefaultCompactPace is how many bytes a second compaction reads.
@@ -95,6 +97,9 @@ func OpenCache(ctx context.Context, dir string, o CacheOptions) (*Cache, error) 
 	c.failing = c.watches.stop
 	if o.OnError != nil {
 		c.onError = func(what string, err error) { o.OnError(o.Name, what, err) }
+	}
+	if o.OnCompacted != nil {
+		c.onCompacted = func(e CompactEvent) { o.OnCompacted(o.Name, e) }
 	}
 	so := o.Storage
 	so.MaxRecordBytes = maxBody

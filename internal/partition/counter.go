@@ -42,8 +42,8 @@ type CounterAdd struct {
 }
 
 // OpenCounter opens the counters whose log is in dir, or makes an empty one. Of the
-// options it needs Storage, Name, Budget, Counters, CompactPace, CompactAbove and
-// OnError.
+// options it needs Storage, Name, Budget, Counters, CompactPace, CompactAbove,
+// OnError and OnCompacted.
 func OpenCounter(ctx context.Context, dir string, o CacheOptions) (*Counter, error) {
 	orDefault(&o.CompactPace, DefaultCompactPace)
 	if o.Counters == nil {
@@ -54,6 +54,9 @@ func OpenCounter(ctx context.Context, dir string, o CacheOptions) (*Counter, err
 	c.into = (*counterLog)(c)
 	if o.OnError != nil {
 		c.onError = func(what string, err error) { o.OnError(o.Name, what, err) }
+	}
+	if o.OnCompacted != nil {
+		c.onCompacted = func(e CompactEvent) { o.OnCompacted(o.Name, e) }
 	}
 	pace := rate.NewLimiter(rate.Limit(o.CompactPace), max(o.CompactPace, 1<<20))
 	err := c.open(ctx, dir, o.Storage, func(log *storage.Log) (projection.Reading, error) {

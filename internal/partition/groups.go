@@ -34,6 +34,8 @@ type GroupsOptions struct {
 	Now func() time.Time
 	// OnError is told what went wrong in the background.
 	OnError func(shard, what string, err error)
+	// OnCompacted is told of compactions of the log.
+	OnCompacted func(shard string, e CompactEvent)
 	// OnLost is told of records that retention removed before a group settled them.
 	OnLost func(shard, group string, records uint64)
 	// OnClamped is told of groups that were past the end of their stream.
@@ -150,6 +152,9 @@ func newGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptio
 	g.failing = func(error) { g.wakeAll() }
 	if o.OnError != nil {
 		g.onError = func(what string, err error) { o.OnError(o.Name, what, err) }
+	}
+	if o.OnCompacted != nil {
+		g.onCompacted = func(e CompactEvent) { o.OnCompacted(o.Name, e) }
 	}
 	g.mu.waits = map[string]map[*pollWait]struct{}{}
 	pace := rate.NewLimiter(DefaultCompactPace, DefaultCompactPace)

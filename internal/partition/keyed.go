@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/felixlog/felix/internal/projection"
 	"github.com/felixlog/felix/storage"
@@ -35,6 +36,9 @@ type keyed struct {
 	// failing is told that the shard is out of service from now on; nil if nobody waits.
 	failing func(err error)
 	onError func(what string, err error)
+	// onCompacted is told of a compaction that wrote or gave back something; nil if nobody
+	// waits.
+	onCompacted func(CompactEvent)
 
 	stopped    atomic.Pointer[error] // why nothing new is taken in: it is closed, or about to be
 	failed     atomic.Pointer[error] // why it is out of service, its log open still
@@ -200,19 +204,49 @@ func (k *keyed) consider() {
 	}
 	k.background.start(func() {
 		defer k.compacting.Store(false)
-		for k.life.Err() == nil && k.failed.Load() == nil && k.compact.Due() {
-			res, err := k.compact.Segment(k.life)
-			if err != nil {
-				if k.life.Err() == nil && k.onError != nil {
-					k.onError("compaction", err)
-				}
-				return
-			}
-			if res.Bytes == 0 {
-				return // held back by a reader or a copy: the next look tries again
-			}
+		_, err := k.compactWhile(k.life, func() bool { return k.life.Err() == nil && k.failed.Load() == nil })
+		if err != nil && k.life.Err() == nil && k.onError != nil {
+			k.onError("compaction", err)
 		}
 	})
+}
+
+// CompactEvent is one compaction of a shard's log: as many of its oldest segments as
+// were due.
+type CompactEvent struct {
+	projection.CompactResult
+	Before, After int64 // bytes of the log; what is published meanwhile is in After
+	Duration      time.Duration
+	Err           error // why it ended early, or nil
+}
+
+// compactWhile compacts segment by segment while it is due and wanted. It ends early when
+// one is held back by a reader or a copy: the next look tries again.
+func (k *keyed) compactWhile(ctx context.Context, wanted func() bool) (total projection.CompactResult, err error) {
+	began, before := time.Now(), k.bytes()
+	for err == nil && wanted() && k.compact.Due() {
+		var res projection.CompactResult
+		res, err = k.compact.Segment(ctx)
+		total.Copied += res.Copied
+		total.Dropped += res.Dropped
+		total.Bytes += res.Bytes
+		total.Written += res.Written
+		if res.Bytes == 0 {
+			break
+		}
+	}
+	if k.onCompacted != nil && (total.Bytes > 0 || total.Written > 0) {
+		k.onCompacted(CompactEvent{CompactResult: total, Before: before, After: k.bytes(), Duration: time.Since(began), Err: err})
+	}
+	return total, err
+}
+
+// bytes is what the log holds.
+func (k *keyed) bytes() (n int64) {
+	for _, s := range k.log.Segments() {
+		n += s.Bytes
+	}
+	return n
 }
 
 // ErrCompacting: a compaction of the shard runs already.
@@ -228,16 +262,7 @@ func (k *keyed) Compact(ctx context.Context) (total projection.CompactResult, er
 		return total, ErrCompacting
 	}
 	defer k.compacting.Store(false)
-	for k.compact.Due() {
-		res, err := k.compact.Segment(ctx)
-		total.Copied += res.Copied
-		total.Dropped += res.Dropped
-		total.Bytes += res.Bytes
-		if err != nil || res.Bytes == 0 {
-			return total, err
-		}
-	}
-	return total, nil
+	return k.compactWhile(ctx, func() bool { return true })
 }
 
 // stop refuses what is new with why, ends the upkeep and closes the log.

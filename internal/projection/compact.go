@@ -146,6 +146,7 @@ func (c *Compactor) Due() bool {
 type CompactResult struct {
 	Copied, Dropped int   // records
 	Bytes           int64 // given back
+	Written         int64 // payload of the records copied
 }
 
 // compactPage bounds what one read of a pass takes.
@@ -262,6 +263,7 @@ func (c *Compactor) append(ctx context.Context, copies []*storage.Batch, res *Co
 		switch {
 		case b.Err == nil:
 			res.Copied++
+			res.Written += int64(len(b.Payloads[0]))
 		case errors.Is(b.Err, ErrSuperseded):
 			res.Dropped++
 		case first == nil:
