@@ -79,10 +79,12 @@ func EnsureCertificates(dir string, o CertificateOptions) (paths CertificatePath
 		}
 	}
 	caKeyPath := filepath.Join(dir, "ca.key")
-	if err := halfAuthority(paths, caKeyPath); err != nil {
-		return paths, false, err
-	}
 	ca, caKey, err := loadPair(paths.CA, caKeyPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		if half := halfAuthority(paths, caKeyPath); half != nil {
+			return paths, false, half
+		}
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && o.KeepAuthority:
 		return paths, false, fmt.Errorf("%w: %w: restore %s and %s; a start without them makes new ones, and every client has to be given the new %s",
