@@ -67,7 +67,10 @@ type pipe struct {
 	pending []waiting
 	head    int
 	writing bool
-	err     error
+	// answering: the reader hands out answers that came together. Those who get them may
+	// ask again, and what they ask leaves in one write, when all have been handed out.
+	answering bool
+	err       error
 
 	wake     chan struct{}
 	done     chan struct{}
@@ -183,7 +186,7 @@ func (p *pipe) idle() bool { return !p.writing && p.head == len(p.pending) }
 // start makes sure that somebody writes, and unlocks. On an idle connection the
 // caller does it.
 func (p *pipe) start(inline bool) {
-	if p.writing {
+	if p.writing || p.answering {
 		p.mu.Unlock()
 		return
 	}
@@ -273,11 +276,25 @@ func (p *pipe) step(enough, most int) bool {
 	if len(again) > 0 {
 		p.ready = append(again, p.ready...)
 	}
-	if p.err != nil || len(p.out) == 0 && len(p.ready) == 0 {
+	if p.err != nil || p.answering || p.atRest() {
 		p.writing = false
 		return false
 	}
 	return true
+}
+
+// atRest: there is nothing to write.
+func (p *pipe) atRest() bool { return len(p.out) == 0 && len(p.ready) == 0 }
+
+// gathering begins or ends that answers are handed out together.
+func (p *pipe) gathering(more bool) {
+	p.mu.Lock()
+	p.answering = more
+	if more || p.err != nil || p.atRest() {
+		p.mu.Unlock()
+		return
+	}
+	p.start(false)
 }
 
 func (p *pipe) transmit(out []byte) error {
@@ -300,9 +317,14 @@ func (p *pipe) transmit(out []byte) error {
 func (p *pipe) read() {
 	defer p.reader.Close()
 	var ack wire.PublishAck
+	gathering := false
 	for {
 		f, err := p.reader.Next()
 		if err == nil {
+			if more := p.reader.Buffered(); more != gathering {
+				gathering = more
+				p.gathering(more)
+			}
 			err = p.dispatch(f, &ack)
 		}
 		if err != nil {

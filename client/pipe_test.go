@@ -1,6 +1,7 @@
 package client
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -41,4 +42,61 @@ func TestSendDoesNotWaitForThePeer(t *testing.T) {
 	}()
 	require.NoError(t, wait(t, sent, "the return of Send"))
 	require.NoError(t, c.Close()) // and the record's batch with it
+}
+
+// While answers that came together are handed out, what is asked meanwhile gathers, and
+// leaves when the last has been; and callers who ask again at each answer go on, however
+// their answers come together.
+func TestRequestsGatherWhileAnswersAreHandedOut(t *testing.T) {
+	s := newScript(t, func(p *peer) {
+		var out []byte
+		for m := p.next(); m != nil; m = p.next() {
+			get := m.(*wire.CacheGet)
+			out = wire.AppendMessage(out, &wire.CacheValue{Tenant: get.Tenant, Namespace: get.Namespace, Cache: get.Cache, Key: get.Key, RequestID: get.RequestID, HasRequestID: true})
+			if p.r.Buffered() {
+				continue
+			}
+			_, err := p.conn.Write(out)
+			ignore(err)
+			out = out[:0]
+		}
+	})
+	c := s.dial()
+	p, err := c.keySlot("k", "key").get(soon(t))
+	require.NoError(t, err)
+	p.gathering(true)
+	const n = 10
+	var asked []*exchange
+	for id := range uint64(n) {
+		e := exchanges.Get().(*exchange)
+		asked = append(asked, e)
+		require.NoError(t, p.send(id, e, 0, func(dst []byte) []byte {
+			return wire.AppendMessage(dst, &wire.CacheGet{Cache: "k", Key: "key", RequestID: id, HasRequestID: true})
+		}))
+	}
+	p.mu.Lock()
+	out, writing, pending := len(p.out), p.writing, len(p.pending)
+	p.mu.Unlock()
+	require.False(t, writing)
+	require.Equal(t, n, pending)
+	require.Greater(t, out, n*50, "all of them are there")
+	p.gathering(false)
+	for _, e := range asked {
+		wait(t, e.done, "an answer")
+		require.NoError(t, e.err)
+	}
+
+	k := c.Cache("k")
+	var callers sync.WaitGroup
+	for range 64 {
+		callers.Go(func() {
+			for range 100 {
+				if _, _, err := k.Get(soon(t), "key"); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	callers.Wait()
 }
