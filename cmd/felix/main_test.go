@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/felixlog/felix/internal/hangup"
 	"github.com/felixlog/felix/internal/testkit/leak"
 )
 
@@ -37,6 +38,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asFelix) != "" {
 		os.Exit(mainCode())
 	}
+	// Under nohup hang-ups are ignored, and children inherit that; not so if they are taken.
+	hangup.Take()
 	leak.Main(m)
 }
 

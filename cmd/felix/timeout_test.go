@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"path/filepath"
@@ -96,6 +97,22 @@ func (c *calls) Read(p []byte) (int, error) {
 	return copy(p, next()), nil
 }
 
+// suspend stops the process, and returns when none of its threads runs any more.
+func (b *serving) suspend() {
+	b.t.Helper()
+	require.NoError(b.t, b.Signal(syscall.SIGSTOP))
+	for {
+		var status syscall.WaitStatus
+		_, err := syscall.Wait4(b.Pid(), &status, syscall.WUNTRACED, nil)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		require.NoError(b.t, err)
+		require.True(b.t, status.Stopped(), "%v", status)
+		return
+	}
+}
+
 // Each publish of many has its time: a broker that hangs in between ends the command, which
 // says that it does not know what became of the record.
 func TestAPublishObeysItsTimeout(t *testing.T) {
@@ -108,7 +125,7 @@ func TestAPublishObeysItsTimeout(t *testing.T) {
 		e.in = &calls{
 			func() string { return "first\n" },
 			func() string { // the first was answered, but with --ack none
-				require.NoError(t, b.Signal(syscall.SIGSTOP))
+				b.suspend()
 				e.opts.timeout = time.Millisecond
 				return "second\n"
 			},

@@ -35,6 +35,8 @@ func TestMain(m *testing.M) {
 		Release()
 		fmt.Println("went on")
 	default:
+		// Under nohup hang-ups are ignored, and children inherit that; not so if they are taken.
+		Take()
 		leak.Main(m)
 	}
 }
