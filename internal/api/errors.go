@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/felixlog/felix/internal/auth"
@@ -68,6 +69,22 @@ func diskFull(err error) *apiError {
 		fmt.Sprintf("not done: the broker's disk is full%s; make room on the file system of %s, or raise its quota, and try again", found, where)}
 }
 
+// wrongKind says which field cannot hold what it was given; a body that is no object has
+// none.
+func wrongKind(kind *json.UnmarshalTypeError) *apiError {
+	given := "a " + kind.Value
+	switch what, figure, isFigure := strings.Cut(kind.Value, " "); {
+	case isFigure:
+		given = "the " + what + " " + figure
+	case what == "array", what == "object":
+		given = "an " + what
+	}
+	if kind.Field == "" {
+		return invalid("a JSON object is needed, not %s", given)
+	}
+	return invalid("field %s cannot be %s", kind.Field, given)
+}
+
 func isDiskFull(err error) bool {
 	return errors.Is(err, storage.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
@@ -105,7 +122,7 @@ func answerOf(err error) (e *apiError, known bool) {
 	case errors.As(err, &syntax):
 		return invalid("body is not JSON: %v at byte %d", syntax, syntax.Offset), true
 	case errors.As(err, &kind):
-		return invalid("field %s cannot be a %s", kind.Field, kind.Value), true
+		return wrongKind(kind), true
 	case errors.Is(err, meta.ErrTooLarge):
 		return &apiError{http.StatusRequestEntityTooLarge, wire.CodeLimitExceeded.String(), err.Error()}, true
 	case errors.Is(err, ErrBackupRuns):

@@ -119,7 +119,7 @@ func TestResourcesAreRefusedTogether(t *testing.T) {
 		{``, 400, "invalid_request", "body ends early"},
 		{`{"streams":[{"stream":"a"},{"stream":]}`, 400, "invalid_request", "not JSON"},
 		{`{"streams":[{"stream":"a"}],"queues":[]}`, 400, "invalid_request", `unknown field "queues"`},
-		{`{"streams":{"stream":"a"}}`, 400, "invalid_request", "streams cannot be a object"},
+		{`{"streams":{"stream":"a"}}`, 400, "invalid_request", "field streams cannot be an object"},
 		{`{"streams":[{"stream":"a"},{"stream":"b","region":"` + strings.Repeat("x", 5000) + `"}]}`, 413, "limit_exceeded", "body is over 4096 bytes"},
 	} {
 		status, got := f.do("POST", resources, token, c.body)
