@@ -59,6 +59,35 @@ func TestAnAppendWithoutADescriptorIsRefused(t *testing.T) {
 	}
 }
 
+// TestAFailedWriteIsCutWithoutADescriptor: what was left of a write that failed is cut with
+// the file that was written, though others take every descriptor that nobody uses: it is
+// "not written", and the log serves on.
+func TestAFailedWriteIsCutWithoutADescriptor(t *testing.T) {
+	for _, mode := range []FsyncMode{None, Periodic, OnCommit} {
+		t.Run(fmt.Sprint(mode), func(t *testing.T) {
+			faulty := disk.NewFaulty(disk.NewStrict(1, disk.Options{}))
+			l := openClosed(t, testDir, manual(faulty, mode))
+			appendN(t, l, 0, 3)
+			settleAll(l)
+			require.NoError(t, l.Sync(ctx))
+			faulty.Add(disk.Rule{Op: disk.OpOpen, Count: disk.Forever, Action: disk.Fail(syscall.EMFILE)})
+			// From the write on the file is closed as soon as nobody uses it.
+			faulty.Add(disk.Rule{Op: disk.OpWrite, Action: disk.Call(l.pen.active.handle.retire)})
+			faulty.Add(disk.Rule{Op: disk.OpWrite, Action: disk.Short(5, syscall.EIO)})
+			var outcome error
+			enqueue(t, l, &Batch{Payloads: [][]byte{payload(9)}, Done: func(b *Batch) { outcome = b.Err }})
+			settleAll(l)
+			require.ErrorIs(t, outcome, ErrNotWritten)
+			require.ErrorIs(t, outcome, syscall.EIO)
+			require.Equal(t, StateServing, l.Health().State)
+			faulty.Clear()
+			l.pen.active.handle.gone.Store(false)
+			require.NoError(t, l.Close(ctx))
+			require.Equal(t, wantPayloads(0, 3), readAll(t, openClosed(t, testDir, manual(faulty, mode))))
+		})
+	}
+}
+
 // TestIdleFilesGiveUpTheirDescriptors: where others take descriptors, so that there are
 // fewer than a disk may use, its logs share what is left.
 func TestIdleFilesGiveUpTheirDescriptors(t *testing.T) {
@@ -105,6 +134,7 @@ func TestAFullDiskIsNamed(t *testing.T) {
 	require.ErrorAs(t, err, &full)
 	require.NoError(t, full.Cause)
 	require.Less(t, full.Free, full.Reserve)
+	require.Greater(t, full.Free, full.Reserve-64<<10, "what the disk has, not what is missing")
 	require.EqualValues(t, 256<<10, full.Reserve)
 	for _, part := range []string{"disk full", "t/ns/orders/3 in " + testDir, fmt.Sprint(full.Free), "262144 reserved", "nothing of this was written", "make room"} {
 		require.ErrorContains(t, err, part)

@@ -56,14 +56,23 @@ func (e *DiskFullError) Is(target error) bool { return target == ErrDiskFull }
 // Unwrap gives what the file system said, nil when the batch was refused for the reserve.
 func (e *DiskFullError) Unwrap() error { return e.Cause }
 
-// IsDiskFull reports that err comes from a lack of room: ErrDiskFull, or what a file system
-// says that has none, or none left for this user.
-func IsDiskFull(err error) bool { return errors.Is(err, ErrDiskFull) || outOfSpace(err) }
+// IsDiskFull reports that err is a refusal for lack of room: ErrDiskFull, or what a file
+// system says that has none, or none left for this user. A log that this has poisoned, and a
+// write of unknown outcome, are more than refused.
+func IsDiskFull(err error) bool {
+	return (errors.Is(err, ErrDiskFull) || outOfSpace(err)) && isRefusal(err)
+}
 
-// IsOutOfFiles reports that err comes from a lack of descriptors, of the process or of the
-// machine.
+// IsOutOfFiles reports that err is a refusal for lack of descriptors, of the process or of
+// the machine. See IsDiskFull of what is more than that.
 func IsOutOfFiles(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+	return (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && isRefusal(err)
+}
+
+// isRefusal reports that with err nothing was done, and that the log serves on.
+func isRefusal(err error) bool {
+	_, poisoned := errors.AsType[*PoisonedError](err)
+	return !poisoned && !errors.Is(err, ErrUnknownOutcome)
 }
 
 // PoisonedError reports that a flush, or the cut after a failed write, failed.

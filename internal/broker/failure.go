@@ -70,9 +70,9 @@ func Failure(err error) *wire.Failure {
 		return fail(wire.CodeStorage).WithRetry(wire.RetryOutcomeUnknown)
 	case errors.Is(err, storage.ErrQueueFull):
 		return fail(wire.CodeOverloaded).WithReason(wire.ReasonPublishQueueFull).After(retryFull)
-	case storage.IsDiskFull(err) && !isA[*storage.PoisonedError](err):
+	case storage.IsDiskFull(err):
 		return wire.NewFailure(wire.CodeOverloaded, fullText(err)).WithReason(wire.ReasonDiskFull).After(retryDisk)
-	case storage.IsOutOfFiles(err) && !isA[*storage.PoisonedError](err):
+	case storage.IsOutOfFiles(err):
 		return wire.NewFailure(wire.CodeOverloaded, textOf(err)+"; nothing was done: the broker has no descriptor left, raise its limit of open files (ulimit -n), then try again").
 			WithReason(wire.ReasonTooManyFiles).After(retryDisk)
 	case errors.Is(err, partition.ErrSlow):
