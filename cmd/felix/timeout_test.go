@@ -133,6 +133,7 @@ func TestAPublishObeysItsTimeout(t *testing.T) {
 		code := e.run(t.Context(), append([]string{"pub", "jobs", "--context-file", s.contextFile()}, how...))
 		require.Equal(t, exitOther, code, errs.String())
 		require.Contains(t, errs.String(), "outcome unknown")
+		require.Contains(t, errs.String(), "context deadline exceeded", "its own time, not that of the connection, which was made with more")
 		if len(how) == 0 || how[0] != "--ack" {
 			require.Equal(t, "0\n", out.String())
 		}
