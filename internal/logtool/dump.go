@@ -34,9 +34,10 @@ func dumpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump --dir DIR|FILE",
 		Short: "Print the records of a shard's log, or the content of one of its files",
-		Long: "dump prints records in order, each verified before it is printed, and ends at the first damage with exit code 1.\n" +
-			"With --past-damage it goes on at the next record that is whole, marks each gap with its bytes, and ends with exit code 1 all\n" +
-			"the same: behind damage a record may be one that a payload held, and not the log's.\n" +
+		Long: "dump prints records in order, each verified before it is printed, and ends at the first damage with exit code 1: a\n" +
+			"segment that does not begin where the one before ends is damage too. A first one above offset 0 is none.\n" +
+			"With --past-damage it goes on at the next record that is whole, marks each gap with its bytes and the offsets that are\n" +
+			"missing, and ends with exit code 1 all the same: behind damage a record may be one that a payload held, and not the log's.\n" +
 			"Given a file it prints that one: a segment, an index, durable.mark, replica, epochs or producers.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -69,7 +70,7 @@ func (c *command) dump(cmd *cobra.Command, o dumpOptions) (err error) {
 	defer func() { err = errors.Join(err, out.Flush()) }()
 	d := dumper{fsys: fsys, out: out, json: c.json, o: o}
 	if !info.IsDir() {
-		return errors.Join(d.file(cmd.Context(), c.dir), d.damaged())
+		return errors.Join(d.file(cmd.Context(), c.dir), d.closeGap(), d.damaged())
 	}
 	l, err := list(fsys, c.dir)
 	if err != nil {
@@ -85,17 +86,27 @@ func (c *command) dump(cmd *cobra.Command, o dumpOptions) (err error) {
 			if next, err := v.baseOf(cmd.Context(), i+1); err != nil {
 				return err
 			} else if next <= segment.Offset(o.from) {
+				d.next = place{} // what is not asked for is not looked at
 				continue
 			}
 		}
-		if err := d.segment(cmd.Context(), filepath.Join(c.dir, segment.SegmentName(id)), id); err != nil {
+		if d.next.known && o.to > 0 && d.next.offset >= segment.Offset(o.to) || o.limit > 0 && d.printed >= o.limit {
+			break // whether it meets what follows was not asked
+		}
+		where := middle
+		if i+1 == len(l.segments) {
+			where = newest
+		} else if i == 0 {
+			where = oldest
+		}
+		if err := d.segment(cmd.Context(), filepath.Join(c.dir, segment.SegmentName(id)), id, where); err != nil {
 			return err
 		}
 		if d.full {
 			break
 		}
 	}
-	return d.damaged()
+	return errors.Join(d.closeGap(), d.damaged())
 }
 
 // damaged is the error of gaps that were passed over.
@@ -115,7 +126,19 @@ type dumper struct {
 	printed int64
 	gaps    int
 	full    bool
+	next    place    // what the next segment should begin at
+	pending *gapLine // to the end of a segment; what is behind it is not known yet
 }
+
+// position is where a segment stands in what is printed.
+type position int
+
+const (
+	alone position = iota
+	oldest
+	middle
+	newest
+)
 
 // recordLine is a record as dump prints it.
 type recordLine struct {
@@ -147,7 +170,7 @@ type opLine struct {
 }
 
 // segment prints the records of one segment file.
-func (d *dumper) segment(ctx context.Context, path string, id segment.ID) (err error) {
+func (d *dumper) segment(ctx context.Context, path string, id segment.ID, where position) (err error) {
 	f, err := d.fsys.OpenFile(path, vfs.ReadOnly)
 	if err != nil {
 		return err
@@ -157,11 +180,21 @@ func (d *dumper) segment(ctx context.Context, path string, id segment.ID) (err e
 	if err != nil {
 		return err
 	}
-	state, _, _, err := segment.HeaderState(ctx, f, size)
+	state, header, _, err := segment.HeaderState(ctx, f, size)
 	if err != nil {
 		return err
 	}
+	if state == segment.HeaderGood && where != alone {
+		if err := d.meets(id, header.BaseOffset); err != nil {
+			return err
+		}
+	}
 	if state == segment.HeaderShort || state == segment.HeaderZero {
+		// As verify has it: the newest is a roll that was not finished, and so is a short one
+		// between two that meet.
+		if where == oldest || where == middle && state == segment.HeaderZero {
+			return d.noHeader(id, size)
+		}
 		if !d.json {
 			fmt.Fprintf(d.out, "# %s: %d bytes, without a segment header\n", filepath.Base(path), size)
 		}
@@ -327,7 +360,7 @@ func (d *dumper) file(ctx context.Context, path string) error {
 	dir, name := filepath.Split(path)
 	class, id := segment.ParseName(name)
 	if class == segment.NameSegment {
-		return d.segment(ctx, path, id)
+		return d.segment(ctx, path, id, alone)
 	}
 	if id, from, ok := cutName(name); ok {
 		return d.cut(ctx, path, id, from)

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
+	"strings"
 
+	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/storage/vfs"
 )
 
@@ -61,6 +64,27 @@ func checkPlace(fsys vfs.FS, dir string) error {
 	}
 	if others > 0 {
 		return refuse(fmt.Sprintf("holds none of its own, but %d logs below it", others), dir)
+	}
+	return checkForeign(fsys, dir, at)
+}
+
+// checkForeign refuses a directory of something else: one that is there, holds no log, and
+// is not empty. Files of a log without its segments are no foreign ones, nor is what file
+// managers and mkfs leave.
+func checkForeign(fsys vfs.FS, dir, at string) error {
+	entries, err := fsys.ReadDir(at)
+	if err != nil {
+		return nil // none there yet, or who opens it says what is wrong
+	}
+	for _, e := range entries {
+		name := e.Name()
+		class, _ := segment.ParseName(name)
+		switch {
+		case class != segment.NameUnknown, strings.HasPrefix(name, "."):
+		case slices.Contains([]string{lockName, incarnationName, segment.TempName(incarnationName), groupsDir, "lost+found"}, name):
+		default:
+			return usagef("--dir %s holds no log, and is not empty (%s): name a shard's directory, or one that is empty or not there yet", dir, name)
+		}
 	}
 	return nil
 }

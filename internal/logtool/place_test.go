@@ -67,3 +67,26 @@ func TestWritersRefuseABrokersDirectories(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(shard, "00000000000000000000.log")))
 	require.NoError(t, checkPlace(vfs.OS(), shard), "beside its groups a stream's log may be begun")
 }
+
+// A log is not begun among the files of something else, which are left as they are. An empty
+// directory is taken, and one that holds only what a log, a file manager or mkfs left.
+func TestWritersRefuseForeignDirectories(t *testing.T) {
+	foreign := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(foreign, "passwd"), []byte("root"), 0o600))
+	_, err := tool(t, "write", "--dir", foreign)
+	require.ErrorContains(t, err, "holds no log, and is not empty (passwd)")
+	var usage *UsageError
+	require.ErrorAs(t, err, &usage)
+	entries, err := os.ReadDir(foreign)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+
+	taken := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(taken, "lost+found"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(taken, ".DS_Store"), nil, 0o600))
+	_, err = tool(t, "write", "--dir", taken, "--records", "2")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(taken, "notes.txt"), nil, 0o600))
+	_, err = tool(t, "write", "--dir", taken, "--records", "2")
+	require.NoError(t, err, "it holds a log")
+}
