@@ -82,13 +82,6 @@ func appendBase64(dst, b []byte) []byte {
 
 // unescaped reports whether s is a JSON string as it stands, in ASCII.
 func unescaped(s string) bool {
-	const (
-		ones  = 0x0101010101010101
-		tops  = 0x8080808080808080
-		quote = 0x22 * ones
-		slash = 0x5c * ones
-		space = 0x20 * ones
-	)
 	b := unsafe.Slice(unsafe.StringData(s), len(s))
 	for ; len(b) >= 8; b = b[8:] {
 		x := binary.LittleEndian.Uint64(b)

@@ -68,17 +68,19 @@ func scanString(b []byte, i int) (end int, escaped bool) {
 	}
 }
 
+// What a word of 8 bytes of a string is compared with.
+const (
+	ones  = 0x0101010101010101
+	tops  = 0x8080808080808080
+	quote = 0x22 * ones
+	slash = 0x5c * ones
+	space = 0x20 * ones
+)
+
 // plain returns the index of the next byte from i on that means something in a
 // string: a quote, a backslash or a control character. It looks at 8 bytes at
 // once, which is what makes long values cheap.
 func plain(b []byte, i int) int {
-	const (
-		ones  = 0x0101010101010101
-		tops  = 0x8080808080808080
-		quote = 0x22 * ones
-		slash = 0x5c * ones
-		space = 0x20 * ones
-	)
 	for ; i+8 <= len(b); i += 8 {
 		x := binary.LittleEndian.Uint64(b[i:])
 		q, s := x^quote, x^slash

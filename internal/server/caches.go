@@ -224,8 +224,11 @@ func cacheGet(ctx context.Context, r *Request) {
 	}
 	r.Answer(&got.answer)
 	got.answer = wire.CacheValue{}
-	if got.room = v.Value; cap(got.room) > gotKept {
+	switch {
+	case cap(v.Value) > gotKept:
 		got.room = nil
+	case ok:
+		got.room = v.Value
 	}
 }
 
