@@ -12,6 +12,7 @@ import (
 
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/internal/strictjson"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -129,7 +130,10 @@ func (q *request) body(v any) error {
 	if err := decode(raw, v); err != nil {
 		return err
 	}
-	return strictly(raw)
+	if err := strictjson.Fields(raw); err != nil {
+		return invalid("%s", err)
+	}
+	return nil
 }
 
 func decode(raw []byte, v any) error {

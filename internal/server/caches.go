@@ -482,6 +482,10 @@ func cacheList(_ context.Context, r *Request) {
 	if !ok || !r.Allow(auth.CacheRead, auth.CachePrefixObject(q.Tenant, q.Namespace, q.Cache, q.Prefix)) {
 		return
 	}
+	limit, ok := r.pageOf(m, q.Limit, maxKeysListed)
+	if !ok {
+		return
+	}
 	ca := r.cacheNamed(q.Tenant, q.Namespace, q.Cache)
 	if ca == nil {
 		return
@@ -490,10 +494,6 @@ func cacheList(_ context.Context, r *Request) {
 	if err != nil {
 		r.Fail(err)
 		return
-	}
-	limit := q.Limit
-	if limit <= 0 || limit > maxKeysListed {
-		limit = maxKeysListed
 	}
 	r.Behind(false)
 	keys, more, err := c.Keys([]byte(q.Prefix), []byte(q.After), limit)

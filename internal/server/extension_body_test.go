@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,5 +46,56 @@ func TestExtensionBodiesAreBounded(t *testing.T) {
 			require.Equal(t, wire.CodeInvalidRequest, f.Code, name)
 			require.Contains(t, f.Message, fmt.Sprintf("body of extension %s: %d bytes, at most 1048576", name, len(large)))
 		}
+	}
+}
+
+// The fields of a body are given once and spelled as they are; those that nobody knows are
+// passed over, as those of messages are. A page has no size below 0, and 0 in a group's
+// settings is the default.
+func TestExtensionBodiesAreStrict(t *testing.T) {
+	w := newWorld(t)
+	w.stream("jobs", w.durable(1))
+	w.cache("prices", 1)
+	p := w.dial(transportTCP).open()
+	p.send(&wire.Auth{Tenant: "t1", Token: w.token, HasClientFlags: true, ClientFlags: wire.FlagsKnown, Features: everything, Extensions: true})
+	p.recv()
+	ask := func(name, more string) *wire.Failure {
+		place := `"tenant_id":"t1","namespace":"ns","stream":"jobs","shard":0,"group":"g"`
+		if !strings.HasPrefix(name, "group.") {
+			place = `"tenant_id":"t1","namespace":"ns","cache":"prices"`
+		}
+		p.send(&wire.Extension{Name: name, RequestID: 2, HasRequestID: true, Body: []byte("{" + place + more + "}")})
+		if m, ok := p.recv().(*wire.Error); ok {
+			return &m.Failure
+		}
+		return nil
+	}
+	good := map[string]string{
+		"group.ack": "", "group.configure": `,"config":{"visibility_ms":0,"max_in_flight":0,"max_attempts":0}`, "group.describe": "", "group.list": "", "group.dead_letters": `,"limit":0`,
+		"cache.list": `,"limit":0`, "counter.add_once": `,"key":"k","delta":1,"producer_id":7,"sequence":0`,
+	}
+	require.ElementsMatch(t, w.server.extensionNames, slices.Collect(maps.Keys(good)))
+	for name, body := range good {
+		refused := func(more, want string) {
+			t.Helper()
+			f := ask(name, body+more)
+			require.NotNil(t, f, "%s %s is taken", name, more)
+			require.Equal(t, wire.CodeInvalidRequest, f.Code)
+			require.Equal(t, "body of extension "+name+": "+want, f.Message)
+		}
+		refused(`,"namespace":"ns"`, `field "namespace" is given twice`)
+		refused(`,"Namespace":"other"`, `unknown field "Namespace": fields are lower-case`)
+		refused(`,"new":{"of":1,"of":1}`, `field "new.of" is given twice`)
+		if name != "group.ack" {
+			require.Nil(t, ask(name, body+`,"bogus":[1]`), name)
+		}
+	}
+	require.Contains(t, ask("group.ack", `,"OFFSETS":[3]`).Message, `unknown field "OFFSETS"`)
+	for name, most := range map[string]int{"group.dead_letters": maxLetters, "cache.list": maxKeysListed} {
+		f := ask(name, `,"limit":-1`)
+		require.NotNil(t, f, name)
+		require.Equal(t, wire.CodeInvalidRequest, f.Code)
+		require.Contains(t, f.Message, fmt.Sprintf("limit -1, want 1 to %d", most))
+		require.Nil(t, ask(name, fmt.Sprintf(`,"limit":%d`, most+1)))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/partition"
 	groups "github.com/felixlog/felix/internal/queue"
+	"github.com/felixlog/felix/internal/strictjson"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/wire"
@@ -382,7 +383,7 @@ func configOf(c groups.Config) groupConfig {
 const maxExtension = 1 << 20
 
 // body decodes the body of an extension request, and answers when it is not as it should
-// be.
+// be. Fields that nobody knows are passed over.
 func (r *Request) body(v any) (*wire.Extension, bool) {
 	m := r.Message.(*wire.Extension)
 	if len(m.Body) > maxExtension {
@@ -393,7 +394,24 @@ func (r *Request) body(v any) (*wire.Extension, bool) {
 		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, "body of extension "+m.Name+": "+err.Error()))
 		return nil, false
 	}
+	if err := strictjson.Fields(m.Body); err != nil {
+		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, "body of extension "+m.Name+": "+err.Error()))
+		return nil, false
+	}
 	return m, true
+}
+
+// pageOf is how many a page holds when limit is asked for, at most most of them, and answers
+// when that is below 0.
+func (r *Request) pageOf(m *wire.Extension, limit, most int) (int, bool) {
+	if limit < 0 {
+		r.Fail(wire.NewFailure(wire.CodeInvalidRequest, fmt.Sprintf("body of extension %s: limit %d, want 1 to %d, or 0 for %d", m.Name, limit, most, most)))
+		return 0, false
+	}
+	if limit == 0 || limit > most {
+		limit = most
+	}
+	return limit, true
 }
 
 // extended is the answer to an extension request.
@@ -512,13 +530,13 @@ func groupLetters(ctx context.Context, r *Request) {
 	if !ok {
 		return
 	}
+	limit, ok := r.pageOf(m, q.Limit, maxLetters)
+	if !ok {
+		return
+	}
 	g, _ := r.groupsOf(ctx, ref, auth.GroupConsume)
 	if g == nil {
 		return
-	}
-	limit := q.Limit
-	if limit <= 0 || limit > maxLetters {
-		limit = maxLetters
 	}
 	r.Behind(false)
 	letters, more, err := g.Letters(ctx, q.Group, storage.Offset(q.From), limit)

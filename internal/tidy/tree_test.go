@@ -37,7 +37,7 @@ func test(name string) bool { return strings.HasSuffix(name, "_test.go") }
 var order = map[string]int{
 	"storage/vfs": 0, "storage/segment": 10, "storage/internal": 15, "storage": 20,
 	"wire":                30,
-	"internal/projection": 40, "internal/dirlock": 40,
+	"internal/projection": 40, "internal/dirlock": 40, "internal/strictjson": 40,
 	"internal/stream": 50, "internal/queue": 50, "internal/cache": 50, "internal/counter": 50,
 	"internal/meta":      60,
 	"internal/child":     60,
