@@ -33,7 +33,8 @@ type Events struct {
 	// OnClockAhead: the newest record is more than ten minutes ahead of the wall
 	// clock, so that times descend once.
 	OnClockAhead func(shard string, last, wall Micros)
-	// OnIndexRebuilt: an index was missing or damaged and was made again.
+	// OnIndexRebuilt: an index was missing or damaged and was made again. The reason is
+	// IndexMissing for one that was not there when the log was opened.
 	OnIndexRebuilt func(shard string, id SegmentID, reason string)
 	// OnBackgroundError: work off the append path failed and will be tried again.
 	OnBackgroundError func(shard, op string, err error)
@@ -65,3 +66,6 @@ type CutEvent struct {
 	MayBeLost bool   // acknowledged records may have been among them
 	Zeros     bool   // recovery found nothing but zeros there: room written ahead of the log
 }
+
+// IndexMissing is the reason of OnIndexRebuilt for an index that a copy of a log may lack.
+const IndexMissing = "missing"

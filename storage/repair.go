@@ -267,7 +267,7 @@ func (r *recovery) rebuildIndexes() error {
 			case newest && s.index.Len() <= 1 && !r.indexes[s.id], s.index.Len() == 0 && !r.indexes[s.id], r.sameIndex(s):
 				continue
 			case !r.indexes[s.id]:
-				s.rebuilt = "missing"
+				s.rebuilt = IndexMissing
 			default:
 				s.rebuilt = "not what the segment says"
 			}

@@ -288,7 +288,7 @@ func (r *recovery) scanWhole(f vfs.File, s *foundSegment) error {
 // readIndex reads the index of s; nil and the reason when it cannot be used.
 func (r *recovery) readIndex(s *foundSegment) (*segment.Index, string) {
 	if !r.indexes[s.id] {
-		return nil, "missing"
+		return nil, IndexMissing
 	}
 	b, err := segment.ReadFile(r.l.fs, r.l.dir, segment.IndexName(s.id), indexFileLimit(s.size))
 	if err != nil {

@@ -200,6 +200,9 @@ func (r *restore) write(ctx context.Context) (err error) {
 				return err
 			}
 		}
+		if err := r.mark(dir, l); err != nil {
+			return err
+		}
 		if l.Kind == archive.KindGroups {
 			continue
 		}
@@ -224,6 +227,16 @@ func (r *restore) write(ctx context.Context) (err error) {
 	}
 	d := &DataDir{Root: r.dir, fs: r.fs, stored: nodeFile{Format: dataFormat, DiskID: randomID(), BootID: machineBoot(), Clean: true}}
 	return d.store()
+}
+
+// mark has the log in dir say that all of it is on the device, which it is: were there no
+// mark, the first open could not tell whether records are missing from the end.
+func (r *restore) mark(dir string, l *archive.Log) error {
+	if len(l.Segments) == 0 {
+		return nil
+	}
+	last := l.Segments[len(l.Segments)-1]
+	return segment.WriteFile(r.fs, dir, segment.MarkName, segment.AppendMark(nil, segment.Mark{Segment: last.ID, SyncedBytes: last.Bytes}))
 }
 
 // incarnationOf names the stream or cache that a log is of.

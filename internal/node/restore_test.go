@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,9 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/felixlog/felix/internal/archive"
+	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/internal/testkit/disk"
 	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
 	"github.com/felixlog/felix/storage/vfs"
 )
 
@@ -152,3 +155,36 @@ func TestARestoreNeedsRoom(t *testing.T) {
 type fullDisk struct{ vfs.FS }
 
 func (fullDisk) Usage(string) (vfs.Usage, error) { return vfs.Usage{Total: 1000, Free: 10}, nil }
+
+// A restored log is opened as one that was there before: it says what had been on the
+// device, and what is cut from its end afterwards is noticed.
+func TestARestoredLogHasItsMark(t *testing.T) {
+	a := smallBackup(t)
+	d := disk.NewStrict(1, disk.Options{})
+	require.NoError(t, onto(t, d, a))
+	after := d.Crash()
+	for i := range a.Logs {
+		l := &a.Logs[i]
+		dir := broker.RestoreDir("/data/streams", l.LogName)
+		require.Greater(t, len(l.Segments), 1)
+		last := l.Segments[len(l.Segments)-1]
+		mark, ok, err := segment.ReadMark(after, dir)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, segment.Mark{Segment: last.ID, SyncedBytes: last.Bytes}, mark)
+
+		open := func(on vfs.FS) storage.RecoveryReport {
+			log, err := storage.Open(t.Context(), dir, storage.Options{FS: on, Fsync: storage.None})
+			require.NoError(t, err)
+			require.NoError(t, log.Close(t.Context()))
+			return log.Recovery()
+		}
+		cut := after.Fork(1)
+		require.NoError(t, cut.Remove(filepath.Join(dir, segment.SegmentName(last.ID))))
+		require.True(t, open(cut).MayHaveLost, "%s without its end", l.LogName)
+		report := open(after.Fork(2))
+		require.False(t, report.MarkMissing || report.MayHaveLost, l.LogName)
+		require.Zero(t, report.TruncatedBytes)
+		require.Equal(t, l.Next, report.Next)
+	}
+}

@@ -167,6 +167,11 @@ func TestStorageEventsMoveMetrics(t *testing.T) {
 	e.OnRoll("s", storage.Descriptor{}, storage.Descriptor{})
 	e.OnRecovery("s", storage.RecoveryReport{Duration: time.Second, TruncatedBytes: 17, MayHaveLost: true})
 	e.OnRecovery("without", storage.RecoveryReport{MarkMissing: true, Next: 9})
+	for id := range storage.SegmentID(3) {
+		e.OnIndexRebuilt("restored", id, storage.IndexMissing)
+	}
+	e.OnIndexRebuilt("restored", 3, "checksum")
+	e.OnRecovery("restored", storage.RecoveryReport{})
 	e.OnTrim("s", storage.RetentionResult{Segments: 2, Bytes: 300})
 	e.OnPoison("s", &storage.PoisonedError{Op: "flush", Cause: io.EOF})
 	e.OnStray("s", "x")
@@ -189,6 +194,17 @@ func TestStorageEventsMoveMetrics(t *testing.T) {
 		require.Equal(t, want, value(text, series), series)
 	}
 	require.Contains(t, log.String(), "flush failed")
+	var indexes []string
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, "shard=restored") {
+			indexes = append(indexes, line)
+		}
+	}
+	require.Len(t, indexes, 2, "a damaged index, and one line about those that were not there")
+	require.Contains(t, indexes[0], "level=WARN")
+	require.Contains(t, indexes[0], "segment=3")
+	require.Contains(t, indexes[1], "level=INFO")
+	require.Contains(t, indexes[1], "indexes=3")
 	var warned []string
 	for line := range strings.Lines(log.String()) {
 		if strings.Contains(line, segment.MarkName) {

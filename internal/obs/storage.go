@@ -7,39 +7,35 @@ import (
 	"github.com/felixlog/felix/storage"
 )
 
-// zeros remembers, by shard, what recovery cut that held no record: room that was written
-// ahead of the log. Of it nothing is saved, for nothing was there.
-type zeros struct {
-	mu    sync.Mutex
-	bytes map[string]int64
+// tally adds up, by shard, what an open says piece by piece, until it has ended.
+type tally struct {
+	mu  sync.Mutex
+	sum map[string]int64
 }
 
-// cut says whether c is such a cut.
-func (z *zeros) cut(shard string, c storage.CutEvent) bool {
-	if !c.Zeros || c.MayBeLost {
-		return false
+func (t *tally) add(shard string, n int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sum == nil {
+		t.sum = make(map[string]int64)
 	}
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	if z.bytes == nil {
-		z.bytes = make(map[string]int64)
-	}
-	z.bytes[shard] += c.To - c.From
-	return true
+	t.sum[shard] += n
 }
 
-// take is what was cut of shard since it was asked before.
-func (z *zeros) take(shard string) int64 {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	n := z.bytes[shard]
-	delete(z.bytes, shard)
+// take is what was added for shard since it was asked before.
+func (t *tally) take(shard string) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.sum[shard]
+	delete(t.sum, shard)
 	return n
 }
 
 // StorageEvents hangs metrics and log lines on the logs of a broker.
 func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
-	var ahead zeros
+	// Room written ahead of the log that was cut: of it nothing is saved, for nothing was there.
+	var ahead tally
+	var indexless tally // segments without an index, made again
 	return storage.Events{
 		OnSync: func(e storage.SyncEvent) {
 			m.syncDuration.Observe(e.Duration.Seconds())
@@ -60,6 +56,9 @@ func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
 			if torn := r.TruncatedBytes - ahead.take(shard); torn > 0 {
 				m.recoveryCut.Add(float64(torn))
 			}
+			if n := indexless.take(shard); n > 0 {
+				log.Info("indexes that were not there were made from their segments, as after a restore", "shard", shard, "indexes", n)
+			}
 			if r.MarkMissing {
 				log.Warn("durable.mark of the shard was not there or not readable: it was removed, is damaged, or the directory is a copy without it; records missing from the end would not be noticed", "shard", shard, "next_offset", r.Next)
 			}
@@ -69,7 +68,8 @@ func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
 			}
 		},
 		OnCut: func(shard string, c storage.CutEvent) {
-			if ahead.cut(shard, c) {
+			if c.Zeros && !c.MayBeLost {
+				ahead.add(shard, c.To-c.From)
 				log.Debug("room written ahead of the log was cut; it held no record", "shard", shard, "segment", c.Segment, "bytes", c.To-c.From)
 				return
 			}
@@ -96,6 +96,10 @@ func (m *Metrics) StorageEvents(log *slog.Logger) storage.Events {
 			log.Error("newest record is ahead of the clock: times descend once", "shard", shard, "last_micros", last, "wall_micros", wall)
 		},
 		OnIndexRebuilt: func(shard string, id storage.SegmentID, reason string) {
+			if reason == storage.IndexMissing {
+				indexless.add(shard, 1) // a copy has none, and it may have thousands of segments
+				return
+			}
 			log.Warn("index made again from its segment", "shard", shard, "segment", id, "reason", reason)
 		},
 		OnBackgroundError: func(shard, op string, err error) {
