@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -53,7 +54,11 @@ func (e *environment) serve(c *cobra.Command) error {
 	}
 	ctx := c.Context()
 	n, err := node.Start(ctx, node.Options{Config: cfg.Options, Version: version(), ContextFile: file, Context: e.opts.context, Log: log, Getenv: e.getenv})
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled):
+		log.Info("stopped before the start was over, as was asked for", "at", err)
+		return nil
+	case err != nil:
 		// Nothing that a client would call unreachable or refused.
 		return &exitError{exitOther, err}
 	}

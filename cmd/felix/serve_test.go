@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -148,4 +149,28 @@ func TestCommandsWithCertificatesOfOnesOwn(t *testing.T) {
 		s.ok("stream", "create", "orders", "--durable")
 		require.Equal(t, "0\n", s.ok("pub", "orders", "hello"), "%v", hosts)
 	}
+}
+
+// A stop that comes while a broker starts was asked for: it ends with 0, and the next start
+// finds nothing amiss. What cannot start is told from it.
+func TestAStopDuringTheStartEndsWithZero(t *testing.T) {
+	dir := t.TempDir()
+	run := func(ctx context.Context, data string) (int, string) {
+		var out, errs bytes.Buffer
+		e := &environment{in: strings.NewReader(""), out: &out, err: &errs, environ: []string{"HOME=" + dir}}
+		code := e.run(ctx, []string{"serve", "--data", data, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--log-format", "json"})
+		return code, errs.String()
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	for range 2 {
+		code, log := run(stopped, filepath.Join(dir, "data"))
+		require.Equal(t, 0, code, log)
+		require.Contains(t, log, "stopped before the start was over")
+		require.NotContains(t, log, "serving")
+	}
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	code, log := run(stopped, file)
+	require.Equal(t, 1, code, log)
 }
