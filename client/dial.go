@@ -113,7 +113,7 @@ func unreachable(addr string, err error) *Error {
 }
 
 func (c *core) authenticate(ctx context.Context, addr, token string, flags wire.Flags) (*session, error) {
-	socket, err := c.config.dial(ctx, "tcp", addr)
+	dialed, err := c.config.dial(ctx, "tcp", addr)
 	if err != nil {
 		return nil, unreachable(addr, err)
 	}
@@ -126,9 +126,9 @@ func (c *core) authenticate(ctx context.Context, addr, token string, flags wire.
 		config = config.Clone()
 		config.ServerName = host
 	}
-	came := &arrivals{Conn: socket}
-	conn := tls.Client(&gather{Conn: came}, config)
-	s := &session{addr: addr, conn: conn, reader: wire.NewReader(together{conn, came}, c.config.maxFrame)}
+	below := newSocket(dialed)
+	conn := tls.Client(below, config)
+	s := &session{addr: addr, conn: conn, reader: wire.NewReader(together{conn, below}, c.config.maxFrame)}
 	if err := s.handshake(ctx, c.config.tenant, token, flags); err != nil {
 		s.close()
 		var e *Error

@@ -53,9 +53,9 @@ type pipe struct {
 	*session
 	answerTimeout time.Duration
 	onEnd         func(error)
-	socket        *gather
-	decoder       wire.Decoder // the reader's
-	came          answer       // the reader's: what it hands to a call, which copies it
+	held          *wire.TLSHold // nil without TLS
+	decoder       wire.Decoder  // the reader's
+	came          answer        // the reader's: what it hands to a call, which copies it
 
 	mu sync.Mutex
 	// out are whole frames to write; spare is the buffer that out had before.
@@ -94,9 +94,9 @@ const inlineMost = 8 << 10
 func newPipe(s *session, answerTimeout time.Duration, onEnd func(error)) *pipe {
 	p := &pipe{session: s, answerTimeout: answerTimeout, onEnd: onEnd, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	if t, ok := s.conn.(*tls.Conn); ok {
-		if g, ok := t.NetConn().(*gather); ok {
-			g.hold = true
-			p.socket = g
+		if s, ok := t.NetConn().(*socket); ok {
+			s.held.HoldAlways()
+			p.held = &s.held
 		}
 	}
 	p.mu.Lock()
@@ -303,8 +303,8 @@ func (p *pipe) transmit(out []byte) error {
 		if _, err := p.conn.Write(out[:n]); err != nil {
 			return err
 		}
-		if p.socket != nil {
-			if err := p.socket.flush(); err != nil {
+		if p.held != nil {
+			if err := p.held.Flush(); err != nil {
 				return err
 			}
 		}

@@ -14,6 +14,8 @@
 //   - Failures: [Code], [Retry] and [Failure], the one table shared by server,
 //     client and HTTP API.
 //   - Routing: [Shard], and the rule for names, [ValidName].
+//   - Below TLS: [TLSArrivals] and [TLSHold], which take and give TLS records in
+//     large pieces, for server and client alike.
 //
 // It knows no connection, no session and no log, starts no goroutine, and
 // imports nothing of this module.
@@ -32,6 +34,22 @@
 // What [DecodeMessage] returns is its own copy. What a [Decoder] or a Decode
 // method returns refers to the payload it was given, as each says; the memory
 // of a frame is kept by [Frame.Retain] until [Frame.Release].
+//
+// # Below TLS
+//
+// Both stand between crypto/tls and an io.Reader or io.Writer, and know of TLS
+// only the header of a record.
+//
+//  1. No Read of a [TLSArrivals] gives bytes of two TLS records, so that TLS holds
+//     back nothing that is not counted as arrived; what is taken together with a
+//     record is taken only where it is whole, without waiting.
+//  2. Its buffer has 4 KiB, and Most once it was filled. Read is for TLS alone;
+//     ReadTogether and ReadNow are for the goroutine that reads the connection.
+//  3. A [TLSHold] gives its socket the bytes in the order they were written: what
+//     comes while a Flush writes comes behind it, in the same Flush under Hold, in the
+//     next under HoldAlways. A failed write ends a Hold, and what it kept is lost.
+//  4. Write of a TLSHold is for TLS alone, on any goroutine; Hold and Flush are for
+//     the goroutine that writes the connection.
 //
 // # Errors
 //

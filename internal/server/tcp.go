@@ -36,7 +36,7 @@ func (s *Server) acceptTCP(ctx context.Context, listener net.Listener) error {
 			closeQuietly(socket)
 			continue
 		}
-		whole := &records{Conn: socket}
+		whole := newRecords(socket)
 		conn := tls.Server(whole, s.tls)
 		c := s.newConnection(context.Background(), transportTCP, socket.RemoteAddr())
 		c.closeLink = func(uint64, string) { closeQuietly(socket) }
