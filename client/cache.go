@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -55,7 +56,15 @@ func configured(opts []PutOption) putConfig {
 
 func (p *putConfig) millis() uint64 { return uint64(max(p.ttl, 0) / time.Millisecond) }
 
-func (k *Cache) op(what, key string) string { return what + " " + k.name + "/" + key }
+func (k *Cache) op(what, key string) string {
+	if len(key) > mostNamed {
+		key = key[:mostNamed] + "... (" + strconv.Itoa(len(key)) + " bytes)"
+	}
+	return what + " " + k.name + "/" + key
+}
+
+// mostNamed is how much of a key an error repeats.
+const mostNamed = 128
 
 // lookup is a get under way: the request and its message.
 type lookup struct {

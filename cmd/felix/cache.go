@@ -298,18 +298,29 @@ type valueLine struct {
 }
 
 func (e *environment) cacheGet() *cobra.Command {
-	return &cobra.Command{
+	var raw bool
+	c := &cobra.Command{
 		Use: "get CACHE KEY", Short: "Print the value of a key", Args: cobra.ExactArgs(2),
-		RunE: ran(func(c *cobra.Command, args []string) error {
-			return e.onCache(c, args[0], func(ctx context.Context, k *client.Cache) error {
-				v, ok, err := k.Get(ctx, args[1])
-				if err != nil {
-					return err
-				}
-				return e.printValue(args[1], v.Data, &v.Version, ok)
-			})
-		}),
+		Example: "  felix cache get sessions user:1\n  felix cache get images cat --raw > cat.jpg",
 	}
+	c.RunE = ran(func(c *cobra.Command, args []string) error {
+		if raw && e.opts.json {
+			return usagef("--raw and --json exclude each other")
+		}
+		return e.onCache(c, args[0], func(ctx context.Context, k *client.Cache) error {
+			v, ok, err := k.Get(ctx, args[1])
+			if err != nil {
+				return err
+			}
+			if ok && raw {
+				_, err := e.out.Write(v.Data)
+				return err
+			}
+			return e.printValue(args[1], v.Data, &v.Version, ok)
+		})
+	})
+	c.Flags().BoolVar(&raw, "raw", false, "the bytes of the value alone, without a line break behind them")
+	return c
 }
 
 func (e *environment) printValue(key string, value []byte, version *uint64, ok bool) error {
@@ -463,7 +474,7 @@ func (e *environment) cacheKeys() *cobra.Command {
 					if e.opts.json {
 						printJSON(out, map[string]string{"key": key})
 					} else {
-						fmt.Fprintln(out, key)
+						fmt.Fprintln(out, plain(key))
 					}
 					after = key
 				}
@@ -558,9 +569,9 @@ func (e *environment) printChange(ch client.Change) {
 		return
 	}
 	if ch.Deleted {
-		fmt.Fprintf(e.out, "- %s\n", ch.Key)
+		fmt.Fprintf(e.out, "- %s\n", plain(ch.Key))
 	} else {
-		fmt.Fprintf(e.out, "+ %s %s\n", ch.Key, ch.Value)
+		fmt.Fprintf(e.out, "+ %s %s\n", plain(ch.Key), ch.Value)
 	}
 }
 

@@ -21,6 +21,7 @@ func TestExitCodesOfWhatIsNotThere(t *testing.T) {
 	s.ok("pub", "jobs", "x", "--shard", "1")
 	s.ok("group", "create", "jobs", "workers", "--shard", "1")
 	s.ok("group", "create", "jobs", "others", "--shard", "1")
+	s.ok("group", "create", "jobs", "kept", "--shard", "1")
 	s.ok("cache", "create", "prices")
 	table := map[string][]struct {
 		args string
@@ -63,18 +64,18 @@ func TestExitCodesOfWhatIsNotThere(t *testing.T) {
 		"counter get":                {{"none k", exitMissing}, {"prices k", exitMissing}},
 		"group create":               {{"none g", exitMissing}},
 		"group poll":                 {{"none g", exitMissing}},
-		"group ack":                  {{"none g 0:0:1", exitMissing}, {"jobs none 0:0:1", exitRefused}},
-		"group nack":                 {{"none g 0:0:1", exitMissing}, {"jobs none 0:0:1", exitRefused}},
-		"group extend":               {{"none g 0:0:1", exitMissing}, {"jobs none 0:0:1", exitRefused}},
+		"group ack":                  {{"none g 0:0:1", exitMissing}, {"jobs none 0:0:1", exitMissing}, {"jobs none 1:0:1", exitMissing}, {"jobs kept 1:0:1", exitRefused}},
+		"group nack":                 {{"none g 0:0:1", exitMissing}, {"jobs none 0:0:1", exitMissing}, {"jobs none 1:0:1", exitMissing}, {"jobs kept 1:0:1", exitRefused}},
+		"group extend":               {{"none g 0:0:1", exitMissing}, {"jobs none 0:0:1", exitMissing}, {"jobs none 1:0:1", exitMissing}, {"jobs kept 1:0:1", exitRefused}},
 		"group describe":             {{"none g", exitMissing}, {"jobs none", exitMissing}, {"jobs workers --shard 0", exitMissing}, {"jobs workers", exitOK}},
 		"group seek":                 {{"none g --from 0", exitMissing}},
 		"group set":                  {{"none g", exitMissing}},
 		"group ls":                   {{"none", exitMissing}},
 		"group rm":                   {{"none g --yes", exitMissing}, {"jobs none --yes", exitMissing}, {"jobs others --shard 0 --yes", exitMissing}, {"jobs others --yes", exitOK}},
 		"group dead-letters ls":      {{"none g", exitMissing}, {"jobs none", exitMissing}},
-		"group dead-letters add":     {{"none g 0:0", exitMissing}, {"jobs none 0:0", exitRefused}},
-		"group dead-letters redrive": {{"none g 0:0", exitMissing}, {"jobs none 0:0", exitRefused}},
-		"group dead-letters discard": {{"none g 0:0", exitMissing}},
+		"group dead-letters add":     {{"none g 0:0", exitMissing}, {"jobs none 1:0", exitMissing}, {"jobs kept 1:0", exitRefused}},
+		"group dead-letters redrive": {{"none g 0:0", exitMissing}, {"jobs none 1:0", exitMissing}, {"jobs kept 1:0", exitMissing}},
+		"group dead-letters discard": {{"none g 0:0", exitMissing}, {"jobs none 1:0", exitMissing}, {"jobs kept 1:0", exitMissing}, {"jobs kept 1:7", exitMissing}},
 		"tenant create":              {{"x --controlplane-token-file nowhere", exitUsage}},
 		"tenant ls":                  {{"--controlplane-token-file nowhere", exitUsage}},
 		"tenant set":                 {{"none --display-name x", exitMissing}},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -15,11 +16,7 @@ import (
 
 func (e *environment) groupCommand() *cobra.Command {
 	letters := group("dead-letters", "List, redrive and discard what a group gave up on, or give up on a record",
-		e.lettersList(), e.letterCommand("redrive", "Hand a dead letter out again, its attempts forgotten", func(ctx context.Context, g *client.Group, at claimArg) error {
-			return g.Redrive(ctx, at.shard, at.offset)
-		}), e.letterCommand("discard", "Forget a dead letter", func(ctx context.Context, g *client.Group, at claimArg) error {
-			return g.Discard(ctx, at.shard, at.offset)
-		}), e.letterCommand("add", "Make a record a dead letter", func(ctx context.Context, g *client.Group, at claimArg) error {
+		e.lettersList(), e.letterCommand("redrive", "Hand a dead letter out again, its attempts forgotten", redrive), e.letterCommand("discard", "Forget a dead letter", discard), e.letterCommand("add", "Make a record a dead letter", func(ctx context.Context, g *client.Group, at claimArg) error {
 			return g.GiveUp(ctx, at.message())
 		}))
 	return group("group", "Consumer groups: poll, settle, seek, describe",
@@ -237,21 +234,80 @@ func (e *environment) printMessage(m client.Message) {
 
 // settleCommand is a command on claims.
 func (e *environment) settleCommand(use, short, done string, run func(ctx context.Context, g *client.Group, at claimArg) error) *cobra.Command {
-	return e.groupRun(use, short, cobra.MinimumNArgs(3), func(ctx context.Context, _ *client.Client, g *client.Group, args []string) error {
+	var c *cobra.Command
+	c = e.groupRun(use, short, cobra.MinimumNArgs(3), func(ctx context.Context, _ *client.Client, g *client.Group, args []string) error {
+		var none []string
 		for _, arg := range args {
 			at, err := parseClaim(arg)
 			if err != nil {
 				return err
 			}
-			if err := run(ctx, g, at); err != nil {
-				return err
+			switch err := run(ctx, g, at); {
+			case errors.Is(err, errNoLetter):
+				none = append(none, arg)
+				continue
+			case err != nil:
+				return e.groupThere(ctx, g, at, c.Flags().Arg(0), c.Flags().Arg(1), err)
 			}
 			if err := e.show(map[string]string{done: arg}, "%s %s", arg, done); err != nil {
 				return err
 			}
 		}
-		return nil
+		if len(none) == 0 {
+			return nil
+		}
+		stream, name := c.Flags().Arg(0), c.Flags().Arg(1)
+		err := &exitError{exitMissing, fmt.Errorf("group %s of stream %s has no such dead letter: %s; `felix group dead-letters ls %s %s` lists them",
+			name, stream, strings.Join(none, ", "), stream, name)}
+		at, _ := parseClaim(none[0])
+		return e.groupThere(ctx, g, at, stream, name, err)
 	})
+	return c
+}
+
+// groupThere is err, or that the group itself is not on the shard: of a claim or a dead
+// letter of such a group the broker says no more than that it does not stand.
+func (e *environment) groupThere(ctx context.Context, g *client.Group, at claimArg, stream, name string, err error) error {
+	var missing *exitError
+	if !errors.Is(err, client.ErrStaleClaim) && !errors.Is(err, client.ErrInvalidRequest) && !(errors.As(err, &missing) && missing.code == exitMissing) {
+		return err
+	}
+	if i, failed := g.Describe(ctx, at.shard); failed != nil || i.Exists {
+		return err
+	}
+	return &exitError{exitMissing, fmt.Errorf("stream %s has no group %s on shard %d; `felix group ls %s` lists them", stream, name, at.shard, stream)}
+}
+
+// errNoLetter: there is no such dead letter.
+var errNoLetter = errors.New("no such dead letter")
+
+// isLetter reports whether a record is a dead letter now.
+func isLetter(ctx context.Context, g *client.Group, at claimArg) (bool, error) {
+	letters, _, err := g.DeadLetters(ctx, at.shard, at.offset)
+	return len(letters) > 0 && letters[0].Offset == at.offset, err
+}
+
+func redrive(ctx context.Context, g *client.Group, at claimArg) error {
+	err := g.Redrive(ctx, at.shard, at.offset)
+	if errors.Is(err, client.ErrInvalidRequest) {
+		if is, failed := isLetter(ctx, g, at); failed == nil && !is {
+			return errNoLetter
+		}
+	}
+	return err
+}
+
+// discard looks first: the broker's answer is the same for what is no dead letter.
+func discard(ctx context.Context, g *client.Group, at claimArg) error {
+	is, err := isLetter(ctx, g, at)
+	switch {
+	case errors.Is(err, client.ErrForbidden): // who may manage the group and not read it
+	case err != nil:
+		return err
+	case !is:
+		return errNoLetter
+	}
+	return g.Discard(ctx, at.shard, at.offset)
 }
 
 func (e *environment) groupAck() *cobra.Command {
@@ -306,9 +362,10 @@ type letterLine struct {
 }
 
 func (e *environment) lettersList() *cobra.Command {
-	return e.ofGroup("ls STREAM GROUP", "List dead letters", func(ctx context.Context, g *client.Group, shards []int) (exists bool, err error) {
+	var whole bool
+	c := e.ofGroup("ls STREAM GROUP", "List dead letters", func(ctx context.Context, g *client.Group, shards []int) (exists bool, err error) {
 		for _, shard := range shards {
-			n, err := e.letters(ctx, g, shard)
+			n, err := e.letters(ctx, g, shard, whole)
 			if err != nil {
 				return false, err
 			}
@@ -327,22 +384,32 @@ func (e *environment) lettersList() *cobra.Command {
 		}
 		return exists, nil
 	})
+	c.Long = fmt.Sprintf("List dead letters, one a line. A payload that cannot be printed is quoted. Of a payload the first %d bytes are shown;\n"+
+		"--whole and --json show all of one that fits an answer, and say what of a larger one they show.", letterShown)
+	c.Flags().BoolVar(&whole, "whole", false, "show payloads whole")
+	return c
 }
 
+// letterShown is how much of a payload a listing shows.
+const letterShown = 256
+
 // letters prints the dead letters of a shard.
-func (e *environment) letters(ctx context.Context, g *client.Group, shard int) (n int, err error) {
+func (e *environment) letters(ctx context.Context, g *client.Group, shard int, whole bool) (n int, err error) {
 	for from, more := uint64(0), true; more; {
 		var letters []client.DeadLetter
 		if letters, more, err = g.DeadLetters(ctx, shard, from); err != nil {
 			return n, err
 		}
 		for _, l := range letters {
-			cut := ""
-			if l.Cut {
-				cut = fmt.Sprintf(" (the first %d of %d bytes)", len(l.Payload), l.Size)
+			cut, shown := "", l.Payload
+			if !whole {
+				shown = firstBytes(shown, letterShown)
+			}
+			if len(shown) < l.Size {
+				cut = fmt.Sprintf(" (the first %d of %d bytes)", len(shown), l.Size)
 			}
 			err := e.show(letterLine{l.Shard, l.Offset, l.Attempts, l.Reason, l.At.UTC(), l.Payload, l.Size, l.Cut},
-				"%d:%d %s after %d attempts at %s%s: %s", l.Shard, l.Offset, l.Reason, l.Attempts, l.At.UTC().Format(time.RFC3339), cut, l.Payload)
+				"%d:%d %s after %d attempts at %s%s: %s", l.Shard, l.Offset, l.Reason, l.Attempts, l.At.UTC().Format(time.RFC3339), cut, plain(string(shown)))
 			if err != nil {
 				return n, err
 			}
@@ -472,7 +539,7 @@ func (e *environment) groupList() *cobra.Command {
 					return nil
 				}
 				for _, n := range all {
-					fmt.Fprintln(e.out, n)
+					fmt.Fprintln(e.out, plain(n))
 				}
 				return nil
 			})

@@ -75,5 +75,5 @@ func (e *environment) report(err error, code int) {
 		printJSON(e.err, map[string]any{"error": err.Error(), "exit": code})
 		return
 	}
-	fmt.Fprintln(e.err, "felix:", err)
+	fmt.Fprintln(e.err, "felix:", harmless(err.Error()))
 }
