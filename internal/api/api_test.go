@@ -227,6 +227,19 @@ func TestStreamChangesThatExcludeEachOther(t *testing.T) {
 	}
 }
 
+// No change is made by what is no object.
+func TestNullChangesNothing(t *testing.T) {
+	f := newFixture(t)
+	token := f.all()
+	status, got := f.do("POST", streams, token, `{"stream":"a"}`)
+	require.Equal(t, 201, status, got)
+	for _, body := range []string{`null`, " null\n", `[]`} {
+		status, got = f.do("PATCH", streams+"/a", token, body)
+		require.Equal(t, 400, status, "%q %v", body, got)
+		require.Contains(t, got["message"], "a JSON object is needed, not", body)
+	}
+}
+
 // Each body is refused by the name of what is wrong with it, and nothing is made.
 func TestStreamBodiesRefused(t *testing.T) {
 	f := newFixture(t)
@@ -236,6 +249,7 @@ func TestStreamBodiesRefused(t *testing.T) {
 		``:                                 "body ends early",
 		`{`:                                "body ends early",
 		`[]`:                               "a JSON object is needed, not an array",
+		" null\n":                          "a JSON object is needed, not null",
 		`{"stream":"a"} {}`:                "more than one",
 		`nonsense`:                         "not JSON",
 		`{"stream":"a","shard":1}`:         `unknown field "shard"`,

@@ -154,6 +154,9 @@ func decode(raw []byte, v any) error {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return invalid("body holds more than one JSON value")
 	}
+	if string(bytes.TrimSpace(raw)) == "null" { // which decodes to whatever is there
+		return invalid("a JSON object is needed, not null")
+	}
 	return nil
 }
 

@@ -104,7 +104,7 @@ func TestResourcesAreRefusedTogether(t *testing.T) {
 	}{
 		{`{"streams":[{"stream":"a"},{"stream":"b","shards":0}],"caches":[{"cache":"a"}]}`, 400, "invalid_request", "streams[1]: shards 0"},
 		{`{"streams":[{"stream":"a"},{"stream":"b","shard":1}]}`, 400, "invalid_request", `streams[1]: unknown field "shard"`},
-		{`{"streams":[{"stream":"a"},null]}`, 400, "invalid_request", "streams[1]: stream: "},
+		{`{"streams":[{"stream":"a"},null]}`, 400, "invalid_request", "streams[1]: a JSON object is needed, not null"},
 		{`{"streams":[{"stream":"a"},7]}`, 400, "invalid_request", "streams[1]: "},
 		{`{"streams":[{"stream":"a"},{"stream":"q","kind":"Queue"}]}`, 400, "invalid_request", "streams[1]: stream default/default/q: durable must be true"},
 		{`{"streams":[{"stream":"a"},{"stream":"b","max_record_bytes":8193}]}`, 400, "invalid_request", "streams[1]: max_record_bytes 8193"},
