@@ -2,7 +2,6 @@ package partition
 
 import (
 	"encoding/binary"
-	"math/bits"
 	"sync"
 	"sync/atomic"
 
@@ -44,7 +43,7 @@ type valueStripe struct {
 	mu struct {
 		sync.Mutex
 		// places say where in ring a value's head is. Places only grow: place p is at
-		// p modulo the length of ring, a power of two.
+		// p modulo the length of ring.
 		places map[valueKey]uint64
 		ring   []byte
 		// oldest and next bound what is kept: the first head, and the end of the last
@@ -72,8 +71,7 @@ func NewValues(bound int64) *Values {
 	for i := range v.stripes {
 		s := &v.stripes[i]
 		s.bound = each
-		// The ring never needs more than the charges, and is the power of two below.
-		s.most = 1 << (bits.Len64(uint64(each)) - 1)
+		s.most = int(each) // the ring never needs more than the charges
 	}
 	return v
 }
@@ -110,7 +108,7 @@ func (v *Values) get(k valueKey, dst []byte) ([]byte, bool) {
 	var head [valueHead]byte
 	s.read(head[:], p)
 	n := int(binary.LittleEndian.Uint32(head[16:]))
-	from := int((p + valueHead) & uint64(len(m.ring)-1))
+	from := int((p + valueHead) % uint64(len(m.ring)))
 	first := min(n, len(m.ring)-from)
 	dst = append(dst, m.ring[from:from+first]...)
 	return append(dst, m.ring[:n-first]...), true
@@ -171,12 +169,12 @@ func (s *valueStripe) grow(n int) {
 		return
 	}
 	size := max(len(m.ring), min(firstValue, s.most))
-	for size < n {
-		size *= 2
+	for size < n { // which is at most s.most
+		size = min(2*size, s.most)
 	}
 	wider := make([]byte, size)
 	for p := m.oldest; p < m.next; {
-		from, to := int(p&uint64(len(m.ring)-1)), int(p&uint64(size-1))
+		from, to := int(p%uint64(len(m.ring))), int(p%uint64(size))
 		p += uint64(copy(wider[to:], m.ring[from:min(len(m.ring), from+int(m.next-p))]))
 	}
 	m.ring = wider
@@ -185,13 +183,13 @@ func (s *valueStripe) grow(n int) {
 // read and write move bytes at a place, which may go on at the ring's beginning.
 func (s *valueStripe) read(b []byte, place uint64) {
 	ring := s.mu.ring
-	n := copy(b, ring[place&uint64(len(ring)-1):])
+	n := copy(b, ring[place%uint64(len(ring)):])
 	copy(b[n:], ring)
 }
 
 func (s *valueStripe) write(b []byte, place uint64) {
 	ring := s.mu.ring
-	n := copy(ring[place&uint64(len(ring)-1):], b)
+	n := copy(ring[place%uint64(len(ring)):], b)
 	copy(ring, b[n:])
 }
 

@@ -28,7 +28,7 @@ func valueOf(k valueKey, n int) []byte {
 // the values are charged with stays within the bound, whatever their sizes.
 func TestValuesStayWithinTheirBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		bound := int64(rapid.SampledFrom([]int{1, 4 << 10, 100_000, 1 << 20}).Draw(t, "bound"))
+		bound := int64(rapid.SampledFrom([]int{1, 4 << 10, 100_000, 1 << 20, 3 << 19}).Draw(t, "bound"))
 		v := NewValues(bound)
 		logs := []uint64{v.newLog(), v.newLog()}
 		sizes := map[valueKey]int{}
@@ -121,6 +121,43 @@ func TestAGetOfAValueInMemoryReadsNothing(t *testing.T) {
 	defer func() { closeCache(t, c) }()
 	expect("last", true, 1)
 	expect("last", true, 0)
+}
+
+// What the documents say of what is kept: values up to 1/128 of the bound, nearly all of the
+// bound whatever its length, what was overwritten and what a removed cache had until it is
+// pushed out, and of what compaction copied nothing before it is read.
+func TestWhatValuesKeep(t *testing.T) {
+	const bound = 24 << 20
+	v := NewValues(bound)
+	v.put(valueKey{1, 0}, make([]byte, bound/128-valueHead+1))
+	require.Zero(t, v.Figures().Count, "one byte too many")
+	v.put(valueKey{1, 1}, make([]byte, bound/128-valueHead))
+	require.Equal(t, int64(1), v.Figures().Count)
+	small := make([]byte, 16<<10)
+	for at := range storage.Offset(2 * bound / len(small)) {
+		v.put(valueKey{2, at}, small)
+	}
+	require.LessOrEqual(t, v.Figures().Bytes, int64(bound))
+	require.Greater(t, v.Figures().Bytes, int64(bound)*9/10)
+
+	fs := disk.NewFaulty(vfs.OS())
+	v = NewValues(1 << 20)
+	c := openCache(t, t.TempDir(), CacheOptions{Values: v, Storage: storage.Options{FS: fs}})
+	reads := fs.Add(disk.Rule{Op: disk.OpRead, Count: disk.Forever, Action: disk.Call(func() {})})
+	put(t, c, "k", "first")
+	put(t, c, "k", "second")
+	require.Equal(t, int64(2), v.Figures().Count, "what was overwritten stays")
+	compactAll(t, c)
+	require.Equal(t, int64(2), v.Figures().Count, "the copy is not kept")
+	for _, read := range []bool{true, false} {
+		before := reads.Hits()
+		got, ok := get(t, c, "k")
+		require.True(t, ok)
+		require.Equal(t, "second", got)
+		require.Equal(t, read, reads.Hits() > before)
+	}
+	require.NoError(t, c.Delete(deadline(t)))
+	require.Equal(t, int64(3), v.Figures().Count, "what a removed cache had stays")
 }
 
 // A get whose value is in memory costs the shard no allocation.
