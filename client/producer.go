@@ -117,7 +117,8 @@ func merge(opts []PublishOption) (m PublishOption) {
 
 // Producer publishes to one stream. Records gather into batches while earlier
 // ones are under way, up to 64 of them for each shard, or one with [AtLeastOnce].
-// It is safe for use by several goroutines. Records of one shard are in the log in
+// It is safe for use by several goroutines. Records without a key or a shard go to shard
+// 0, however many shards the stream has. Records of one shard are in the log in
 // the order of their Sends, but for those that ended with an error; for the
 // repetitions of a batch, with AtLeastOnce; and, with [AtMostOnce], for records that
 // shared a batch with one that the stream refused for its size, which come later.

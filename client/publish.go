@@ -7,7 +7,8 @@ import (
 )
 
 // Publish appends a record to a stream and waits for its answer. Publishes of
-// several goroutines travel together. The payload is copied.
+// several goroutines travel together. The payload is copied. Without [WithKey] or
+// [WithShard] the record goes to shard 0, however many shards the stream has.
 //
 // ctx ends the waiting, not the write: the error then matches ErrOutcomeUnknown
 // as well as the context's. Errors: ErrNotFound, ErrForbidden, ErrTooLarge,

@@ -32,6 +32,7 @@ func (e *environment) pubCommand() *cobra.Command {
 		Short: "Publish records",
 		Long: "Publish one message, or each line of standard input or of a file. Each publish waits for its answer and prints the\n" +
 			"record's offset. A publish that failed ends the command; the message says whether it may have been applied.\n" +
+			"Without --key and --shard records go to shard 0, however many shards the stream has.\n" +
 			"FELIX_PUBLISH_INFLIGHT_BYTES bounds what is under way with --ack none (8 MiB), FELIX_MAX_FRAME_BYTES a frame (16 MiB).",
 		Example: "  felix pub orders hello\n  felix pub orders --key customer-7 hello\n  cat events.jsonl | felix pub orders\n  felix pub images --file cat.jpg --whole",
 		Args:    cobra.RangeArgs(1, 2),
@@ -41,8 +42,8 @@ func (e *environment) pubCommand() *cobra.Command {
 		return e.publish(c.Context(), f, args)
 	})
 	fs := c.Flags()
-	fs.StringVar(&f.key, "key", "", "records with one key share a shard and keep their order")
-	fs.IntVar(&f.shard, "shard", 0, "shard to publish to")
+	fs.StringVar(&f.key, "key", "", "records with one key share a shard and keep their order; without one they go to shard 0")
+	fs.IntVar(&f.shard, "shard", 0, "shard to publish to, instead of a key")
 	fs.StringVar(&f.file, "file", "", "read messages from this file")
 	fs.BoolVar(&f.whole, "whole", false, "the file or standard input is one message, not one a line")
 	fs.IntVar(&f.count, "count", 1, "publish the message so many times")
