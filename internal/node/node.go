@@ -44,7 +44,8 @@ type Options struct {
 	// Now is the wall clock by which certificates end; time.Now when nil.
 	Now func() time.Time
 
-	looks <-chan time.Time // when certificates and keys are looked at; nil: each reloadEvery
+	openFiles uint64           // how many files the process may open; 0 asks the system
+	looks     <-chan time.Time // when certificates and keys are looked at; nil: each reloadEvery
 }
 
 // Node is one broker process: everything `felix serve` runs.
@@ -114,6 +115,7 @@ func Start(ctx context.Context, o Options) (_ *Node, err error) {
 	if n.plan, err = planOf(c, o.FS); err != nil {
 		return nil, fmt.Errorf("storage: %w", err)
 	}
+	n.reportFiles()
 	if n.plan.root != "" {
 		if err := n.data.openShards(n.plan.root); err != nil {
 			return nil, err
@@ -191,6 +193,24 @@ func (n *Node) report() {
 	case !d.Fresh && !d.Clean:
 		n.log.Info("the last stop was not a clean one", "dir", d.Root)
 	}
+}
+
+// reportFiles says when the settings promise more files and connections than the process
+// may open: without the words it is noticed under load only.
+func (n *Node) reportFiles() {
+	limit := n.o.openFiles
+	if limit == 0 {
+		limit = mostOpenFiles()
+	}
+	connections, files := n.plan.server.Connections, 0
+	if n.plan.root != "" {
+		files = n.plan.disk.maxOpenFiles
+	}
+	if limit == 0 || uint64(connections+files) <= limit {
+		return
+	}
+	n.log.Warn("this process may open fewer files than limits.connections and storage.max_open_files come to: raise its limit (ulimit -n, LimitNOFILE=) or lower the settings",
+		"open_files_limit", limit, "limits.connections", connections, "storage.max_open_files", files)
 }
 
 // httpConnections bounds the connections of the HTTP API, which anybody may open: the
