@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/felixlog/felix/internal/dirlock"
@@ -95,7 +96,13 @@ type DataDir struct {
 	boot   string
 	shards string    // the storage directory, if there is one
 	held   io.Closer // the lock of the storage directory, once it is taken
+
+	mu     sync.Mutex // over what follows, once the directory is open
 	stored nodeFile
+	// unsaved is why node.json is not what stored says: the disk was full. It then has the
+	// boot id before, as after a start that was cut short; that the last stop was a clean one
+	// is wrong in it, and only said.
+	unsaved error
 }
 
 // OpenDataDir makes or opens dir, locks it against other processes and marks it
@@ -178,12 +185,30 @@ func OpenDataDir(fsys vfs.FS, dir, boot string) (_ *DataDir, err error) {
 	d.Restarted = d.stored.BootID != boot
 	d.stored.Clean = false
 	if err := d.store(); err != nil {
-		return fail(nodeName, cause(err), hint(err))
+		// What is new is on no device then, and has no identity to go on with.
+		if !full(err) || d.Fresh || d.Rebuilt {
+			return fail(nodeName, cause(err), hint(err))
+		}
+		d.unsaved = err
 	}
-	if err := dirlock.Note(fsys, dir); err != nil {
+	if err := note(fsys, dir); err != nil {
 		return fail(lockName, cause(err), hint(err))
 	}
 	return d, nil
+}
+
+// note writes into the lock of dir who has it, which is for people: on a full disk it says
+// nothing, and holds all the same.
+func note(fsys vfs.FS, dir string) error {
+	if err := dirlock.Note(fsys, dir); err != nil && !full(err) {
+		return err
+	}
+	return nil
+}
+
+// full says whether err is of a file system without room.
+func full(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // mkdirDurable makes dir and its missing parents, each entry flushed.
@@ -215,6 +240,8 @@ func (d *DataDir) Path(name ...string) string {
 // until then a further start judges damage as this one did. It also records whether
 // shards are there.
 func (d *DataDir) Recovered() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	placed, err := d.placed()
 	if err != nil {
 		return err
@@ -223,7 +250,26 @@ func (d *DataDir) Recovered() error {
 		return nil
 	}
 	d.stored.BootID, d.stored.Placed = d.boot, placed
-	return d.store()
+	d.unsaved = d.store()
+	return d.unsaved
+}
+
+// Save writes node.json if that is still to be done, and says whether it did.
+func (d *DataDir) Save() (done bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.unsaved == nil {
+		return false, nil
+	}
+	d.unsaved = d.store()
+	return d.unsaved == nil, d.unsaved
+}
+
+// Unsaved is why node.json could not be written yet; nil if it is.
+func (d *DataDir) Unsaved() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.unsaved
 }
 
 // placed says whether shards are or were in the storage directory.
@@ -287,7 +333,7 @@ func (d *DataDir) openShards(root string) error {
 		return err
 	}
 	// Only now: what is refused is left as it was.
-	if err := dirlock.Note(d.fs, root); err != nil {
+	if err := note(d.fs, root); err != nil {
 		return &DirError{Dir: root, Path: lockName, Err: cause(err), Hint: hint(err)}
 	}
 	return nil
@@ -334,6 +380,8 @@ func (d *DataDir) Close(graceful bool) error {
 	if !graceful {
 		return d.release()
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	placed, err := d.placed()
 	d.stored.Clean, d.stored.Placed = true, placed
 	return errors.Join(err, d.store(), d.release())
@@ -411,7 +459,7 @@ func hint(err error) string {
 		return "the file system is mounted read-only; mount it writable or choose another directory with --data"
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Sprintf("user %d needs read, write and search permission there", os.Getuid())
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+	case full(err):
 		return "make room on the file system"
 	}
 	return ""

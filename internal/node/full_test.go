@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -144,4 +146,59 @@ func TestReadingsOnADiskWithoutRoom(t *testing.T) {
 			require.EqualValues(t, 1, sum)
 		})
 	}
+}
+
+// A broker whose disk is full starts, serves what is there, says that node.json is to be
+// written yet, and writes it once there is room. One that has no identity yet does not start.
+func TestABrokerStartsOnAFullDisk(t *testing.T) {
+	first := start(t, nil)
+	first.createCache(`{"cache":"prices"}`)
+	require.NoError(t, first.dial().Cache("prices").Put(t.Context(), "k", []byte("v")))
+	first.stop()
+
+	faulty := disk.NewFaulty(vfs.OS())
+	full := disk.Rule{Op: disk.OpWrite, Count: disk.Forever, Action: disk.NoSpace(0)}
+	faulty.Add(full)
+	looks := make(chan time.Time)
+	r := start(t, func(o *Options) {
+		*o = first.options
+		o.FS, o.looks = faulty, looks
+		o.Boot = "another"
+	})
+	unsaved := func() bool {
+		for _, reason := range r.node.Ready().Reasons {
+			if reason.Code == "disk" && strings.Contains(reason.Detail, nodeName) {
+				return true
+			}
+		}
+		return false
+	}
+	require.True(t, unsaved())
+	require.Contains(t, r.log.String(), "node.json cannot be written, the disk is full")
+	require.Eventually(t, func() bool { return r.node.Ready().Ready }, patience, time.Millisecond)
+	got, found, err := r.dial().Cache("prices").Get(t.Context(), "k")
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, "v", string(got.Data))
+	require.Eventually(t, func() bool {
+		return strings.Contains(r.log.String(), "until it is, a further start would judge damage")
+	}, patience, time.Millisecond)
+
+	looks <- time.Now()
+	looks <- time.Now() // the one before is done
+	require.True(t, unsaved(), "there is no room yet")
+	faulty.Clear()
+	looks <- time.Now()
+	looks <- time.Now()
+	require.False(t, unsaved())
+	raw, err := os.ReadFile(r.node.data.Path(nodeName))
+	require.NoError(t, err)
+	require.Contains(t, string(raw), `"boot_id": "another"`)
+	require.Contains(t, string(raw), `"clean": false`)
+
+	faulty.Add(full)
+	_, err = OpenDataDir(faulty, filepath.Join(t.TempDir(), "new"), "boot")
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.ErrorContains(t, err, "make room")
+	faulty.Clear()
 }

@@ -185,6 +185,9 @@ func (n *Node) report() {
 	for _, name := range d.Stray {
 		n.log.Warn("file in the data directory is not Felix's and is left alone", "dir", d.Root, "file", name)
 	}
+	if err := d.Unsaved(); err != nil {
+		n.log.Warn("node.json cannot be written, the disk is full: make room, it is written then", "dir", d.Root, "error", err)
+	}
 	switch {
 	case d.Rebuilt:
 		n.log.Warn("node.json was missing or empty and was made anew, with another disk id", "dir", d.Root, "disk_id", d.DiskID)
@@ -379,7 +382,7 @@ func (n *Node) follow() {
 		return // it stops: what was not looked at is judged as after this start
 	}
 	if err := n.data.Recovered(); err != nil {
-		n.log.Error("node.json cannot be written: a further start would judge damage as after this one", "error", err)
+		n.log.Error("node.json cannot be written: until it is, a further start would judge damage as after this one", "error", err)
 	}
 }
 
@@ -444,6 +447,10 @@ func (n *Node) reportEnded() {
 }
 
 func (n *Node) look() {
+	// Why it could not be has been said, and /ready says it.
+	if done, err := n.data.Save(); err == nil && done {
+		n.log.Info("node.json was written", "dir", n.data.Root)
+	}
 	n.creds.renew(n.o.Now, n.log)
 	for _, c := range n.certificates() {
 		if changed, err := c.Reload(n.o.Now()); err != nil {

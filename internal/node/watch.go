@@ -36,6 +36,9 @@ func (n *Node) Ready() api.Readiness {
 		r.Reasons = append(r.Reasons, api.Reason{Code: f.State.String(), Detail: fmt.Sprintf("shard %s: %v", f.Shard, f.Err)})
 	}
 	r.Reasons = append(r.Reasons, n.unreadable.reasons()...)
+	if err := n.data.Unsaved(); err != nil {
+		r.Reasons = append(r.Reasons, api.Reason{Code: "disk", Detail: fmt.Sprintf("%v; it is tried again, and a further start would judge damage as after this one", err)})
+	}
 	if free, reserve, err := n.room(); err != nil {
 		r.Reasons = append(r.Reasons, api.Reason{Code: "disk", Detail: err.Error()})
 	} else if free < reserve {
