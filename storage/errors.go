@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+
+	"github.com/felixlog/felix/storage/vfs"
 )
 
 // Errors a caller branches on. What happened to the records is in their words:
@@ -60,7 +62,7 @@ func (e *DiskFullError) Unwrap() error { return e.Cause }
 // system says that has none, or none left for this user. A log that this has poisoned, and a
 // write of unknown outcome, are more than refused.
 func IsDiskFull(err error) bool {
-	return (errors.Is(err, ErrDiskFull) || outOfSpace(err)) && isRefusal(err)
+	return (errors.Is(err, ErrDiskFull) || vfs.OutOfSpace(err)) && isRefusal(err)
 }
 
 // IsOutOfFiles reports that err is a refusal for lack of descriptors, of the process or of

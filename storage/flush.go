@@ -262,7 +262,7 @@ func (l *Log) poison(op string, cause error) {
 	if f := l.opt.Events.OnPoison; f != nil {
 		f(l.shard, err)
 	}
-	if outOfSpace(cause) {
+	if vfs.OutOfSpace(cause) {
 		l.disk.space.exhausted()
 		l.schedule(taskReopen, reopenDelay)
 	}

@@ -189,7 +189,7 @@ func (l *Log) makeFile(id SegmentID) (*prepared, error) {
 	np := &prepared{id: id, path: path}
 	if l.opt.Preallocate {
 		err = f.Allocate(0, min(allocateStep, l.opt.SegmentBytes), true)
-		if errors.Is(err, vfs.ErrUnsupported) || outOfSpace(err) {
+		if errors.Is(err, vfs.ErrUnsupported) || vfs.OutOfSpace(err) {
 			err = nil
 		}
 	}
@@ -259,7 +259,7 @@ func (l *Log) allocateAhead() bool {
 			err = f.Allocate(from, to-from, true)
 			s.handle.release()
 		}
-		if err != nil && !errors.Is(err, vfs.ErrUnsupported) && !outOfSpace(err) {
+		if err != nil && !errors.Is(err, vfs.ErrUnsupported) && !vfs.OutOfSpace(err) {
 			l.backgroundError("allocate", err)
 		}
 	}

@@ -320,7 +320,7 @@ func (l *Log) cutUnpublished() error {
 // reopenForRoom reopens a log that is poisoned for want of room, when there is some.
 func (l *Log) reopenForRoom() bool {
 	h := l.Health()
-	if h.State != StatePoisoned || !outOfSpace(h.Err) {
+	if h.State != StatePoisoned || !vfs.OutOfSpace(h.Err) {
 		return false
 	}
 	if l.disk.space.low() {

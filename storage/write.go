@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"syscall"
 	"time"
 
 	"github.com/felixlog/felix/storage/internal/rules"
@@ -370,7 +369,7 @@ func (l *Log) failWrite(g *Group, n int, cause error) {
 	g.Next, g.First = p.next, p.next
 	l.nextOff.Store(uint64(p.next))
 	notWritten := fmt.Errorf("%w: %w", ErrNotWritten, cause)
-	if outOfSpace(cause) {
+	if vfs.OutOfSpace(cause) {
 		notWritten = fmt.Errorf("%w: %w", ErrNotWritten, &DiskFullError{Shard: l.shard, Dir: l.dir, Cause: cause})
 		l.disk.space.exhausted()
 	}
@@ -429,9 +428,4 @@ func (l *Log) indexNext(s *segmentFile) int64 {
 		return e.Position + l.opt.IndexSpacing
 	}
 	return 0
-}
-
-// outOfSpace says whether err means that there is no room.
-func outOfSpace(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }

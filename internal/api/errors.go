@@ -9,12 +9,12 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/broker"
 	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/vfs"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -86,7 +86,7 @@ func wrongKind(kind *json.UnmarshalTypeError) *apiError {
 }
 
 func isDiskFull(err error) bool {
-	return errors.Is(err, storage.ErrDiskFull) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return errors.Is(err, storage.ErrDiskFull) || vfs.OutOfSpace(err)
 }
 
 // answerOf maps what the layers below report. What is not listed is ours to

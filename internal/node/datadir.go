@@ -186,7 +186,7 @@ func OpenDataDir(fsys vfs.FS, dir, boot string) (_ *DataDir, err error) {
 	d.stored.Clean = false
 	if err := d.store(); err != nil {
 		// What is new is on no device then, and has no identity to go on with.
-		if !full(err) || d.Fresh || d.Rebuilt {
+		if !vfs.OutOfSpace(err) || d.Fresh || d.Rebuilt {
 			return fail(nodeName, cause(err), hint(err))
 		}
 		d.unsaved = err
@@ -200,15 +200,10 @@ func OpenDataDir(fsys vfs.FS, dir, boot string) (_ *DataDir, err error) {
 // note writes into the lock of dir who has it, which is for people: on a full disk it says
 // nothing, and holds all the same.
 func note(fsys vfs.FS, dir string) error {
-	if err := dirlock.Note(fsys, dir); err != nil && !full(err) {
+	if err := dirlock.Note(fsys, dir); err != nil && !vfs.OutOfSpace(err) {
 		return err
 	}
 	return nil
-}
-
-// full says whether err is of a file system without room.
-func full(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // mkdirDurable makes dir and its missing parents, each entry flushed.
@@ -459,7 +454,7 @@ func hint(err error) string {
 		return "the file system is mounted read-only; mount it writable or choose another directory with --data"
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Sprintf("user %d needs read, write and search permission there", os.Getuid())
-	case full(err):
+	case vfs.OutOfSpace(err):
 		return "make room on the file system"
 	}
 	return ""

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"syscall"
 )
 
 // ErrUnsupported reports that the file system cannot do what was asked (for
@@ -12,6 +13,12 @@ var ErrUnsupported = errors.New("vfs: operation not supported")
 
 // ErrLocked reports that another process holds the lock asked for.
 var ErrLocked = errors.New("vfs: locked by another process")
+
+// OutOfSpace reports whether err says that the file system, or the user's share of it, has
+// no room.
+func OutOfSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
 
 // FS is the file-system seam: everything the log does to a disk goes through it,
 // so that a test can put a lying, failing or counting disk in its place. Names are
