@@ -245,13 +245,10 @@ func (k *Cache) Keys(ctx context.Context, prefix, after string, limit int) (keys
 // a page by itself.
 func (k *Cache) keysOf(ctx context.Context, op string, shard int, prefix, after string, limit int) (keys []string, more bool, err error) {
 	for more = true; more && len(keys) < limit; {
-		var page struct {
-			Keys []string `json:"keys"`
-			More bool     `json:"more"`
-		}
-		err := k.c.extend(ctx, op, "cache.list", true, map[string]any{
-			"tenant_id": k.c.config.tenant, "namespace": k.c.namespace, "cache": k.name, "shard": shard,
-			"prefix": prefix, "after": after, "limit": limit - len(keys),
+		var page wire.CacheKeys
+		err := k.c.extend(ctx, op, wire.ExtCacheList, true, &wire.CacheListBody{
+			Tenant: k.c.config.tenant, Namespace: k.c.namespace, Cache: k.name, Shard: shard,
+			Prefix: prefix, After: after, Limit: limit - len(keys),
 		}, &page)
 		if err != nil {
 			return nil, false, err
@@ -310,13 +307,11 @@ func (n *Counter) Add(ctx context.Context, key string, delta int64) (int64, erro
 		return 0, err
 	}
 	defer c.additions.end(sequence)
-	var sum struct {
-		Value int64 `json:"value"`
-	}
+	var sum wire.CounterSum
 	op := n.k.op("add", key)
-	err = c.extend(ctx, op, "counter.add_once", true, map[string]any{
-		"tenant_id": c.config.tenant, "namespace": c.namespace, "cache": n.k.name, "key": key, "delta": delta,
-		"producer_id": producer, "sequence": sequence,
+	err = c.extend(ctx, op, wire.ExtCounterAddOnce, true, &wire.CounterAddOnceBody{
+		Tenant: c.config.tenant, Namespace: c.namespace, Cache: n.k.name, Key: key, Delta: delta,
+		Producer: producer, Sequence: sequence,
 	}, &sum)
 	if errors.Is(err, ErrUnsupported) {
 		return n.addPlain(ctx, op, key, delta)

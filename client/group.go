@@ -164,21 +164,12 @@ func (g *Group) AckAll(ctx context.Context, ms []Message) error {
 // maxAcks bounds the records of one request, as the broker does.
 const maxAcks = 1000
 
-// ackBody is the body of group.ack.
-type ackBody struct {
-	Tenant    string   `json:"tenant_id"`
-	Namespace string   `json:"namespace"`
-	Stream    string   `json:"stream"`
-	Shard     int      `json:"shard"`
-	Group     string   `json:"group"`
-	Offsets   []uint64 `json:"offsets"`
-}
-
 func (g *Group) ackShard(ctx context.Context, shard int, offsets []uint64) error {
 	if len(offsets) > 1 {
-		body := ackBody{g.c.config.tenant, g.c.namespace, g.stream, shard, g.name, offsets}
+		ref := g.ref(shard)
+		body := wire.GroupAckBody{Tenant: ref.Tenant, Namespace: ref.Namespace, Stream: ref.Stream, Shard: ref.Shard, Group: ref.Group, Offsets: offsets}
 		var acked struct{}
-		err := g.c.extendOn(ctx, g.c.keySlot(g.stream, g.name), g.op("ack"), "group.ack", true, &body, &acked)
+		err := g.c.extendOn(ctx, g.c.keySlot(g.stream, g.name), g.op("ack"), wire.ExtGroupAck, true, &body, &acked)
 		if !errors.Is(err, ErrUnsupported) {
 			return err
 		}
@@ -251,34 +242,22 @@ type DeadLetter struct {
 // one in any case; more says that there are others. Of a payload that does not fit an answer
 // the beginning is there.
 func (g *Group) DeadLetters(ctx context.Context, shard int, from uint64) (letters []DeadLetter, more bool, err error) {
-	var page struct {
-		Letters []struct {
-			Offset   uint64 `json:"offset"`
-			Attempts int    `json:"attempts"`
-			Reason   string `json:"reason"`
-			At       int64  `json:"at_micros"`
-			Payload  []byte `json:"payload"`
-			Size     int    `json:"size"`
-			Cut      bool   `json:"cut"`
-		} `json:"letters"`
-		More bool `json:"more"`
-	}
-	err = g.c.extend(ctx, g.op("dead letters"), "group.dead_letters", true, g.body(shard, map[string]any{"from": from}), &page)
+	body := g.body(shard)
+	body.From = from
+	var page wire.GroupLetters
+	err = g.c.extend(ctx, g.op("dead letters"), wire.ExtGroupDeadLetters, true, body, &page)
 	for _, l := range page.Letters {
 		letters = append(letters, DeadLetter{
-			Shard: shard, Offset: l.Offset, Attempts: l.Attempts, Reason: l.Reason, At: time.UnixMicro(l.At),
+			Shard: shard, Offset: l.Offset, Attempts: int(l.Attempts), Reason: l.Reason, At: time.UnixMicro(l.AtMicros),
 			Payload: l.Payload, Size: max(l.Size, len(l.Payload)), Cut: l.Cut,
 		})
 	}
 	return letters, page.More, err
 }
 
-func (g *Group) body(shard int, more map[string]any) map[string]any {
-	b := map[string]any{"tenant_id": g.c.config.tenant, "namespace": g.c.namespace, "stream": g.stream, "shard": shard, "group": g.name}
-	for k, v := range more {
-		b[k] = v
-	}
-	return b
+func (g *Group) body(shard int) *wire.GroupBody {
+	ref := g.ref(shard)
+	return &wire.GroupBody{Tenant: ref.Tenant, Namespace: ref.Namespace, Stream: ref.Stream, Shard: ref.Shard, Group: ref.Group}
 }
 
 // Discard forgets a dead letter.
@@ -345,33 +324,24 @@ type GroupConfig struct {
 	Exclusive           bool
 }
 
-type groupConfigBody struct {
-	Visibility  uint64  `json:"visibility_ms,omitempty"`
-	MaxAttempts int     `json:"max_attempts,omitempty"`
-	Backoff     uint64  `json:"backoff_ms,omitempty"`
-	BackoffMax  uint64  `json:"backoff_max_ms,omitempty"`
-	Factor      float64 `json:"backoff_factor,omitempty"`
-	MaxInFlight int     `json:"max_in_flight,omitempty"`
-	Exclusive   bool    `json:"exclusive,omitempty"`
-}
-
-func (b groupConfigBody) config() GroupConfig {
+func configOf(b *wire.GroupConfig) GroupConfig {
 	ms := func(n uint64) time.Duration { return time.Duration(n) * time.Millisecond }
 	return GroupConfig{
-		Visibility: ms(b.Visibility), MaxAttempts: b.MaxAttempts, Backoff: ms(b.Backoff), BackoffMax: ms(b.BackoffMax),
-		BackoffFactor: b.Factor, MaxInFlight: b.MaxInFlight, Exclusive: b.Exclusive,
+		Visibility: ms(b.VisibilityMillis), MaxAttempts: b.MaxAttempts, Backoff: ms(b.BackoffMillis), BackoffMax: ms(b.BackoffMaxMillis),
+		BackoffFactor: b.BackoffFactor, MaxInFlight: b.MaxInFlight, Exclusive: b.Exclusive,
 	}
 }
 
 // Configure sets the group on a shard.
 func (g *Group) Configure(ctx context.Context, shard int, c GroupConfig) error {
 	ms := func(d time.Duration) uint64 { return uint64(d / time.Millisecond) }
-	body := groupConfigBody{
-		Visibility: ms(c.Visibility), MaxAttempts: c.MaxAttempts, Backoff: ms(c.Backoff), BackoffMax: ms(c.BackoffMax),
-		Factor: c.BackoffFactor, MaxInFlight: c.MaxInFlight, Exclusive: c.Exclusive,
+	body := g.body(shard)
+	body.Config = &wire.GroupConfig{
+		VisibilityMillis: ms(c.Visibility), MaxAttempts: c.MaxAttempts, BackoffMillis: ms(c.Backoff), BackoffMaxMillis: ms(c.BackoffMax),
+		BackoffFactor: c.BackoffFactor, MaxInFlight: c.MaxInFlight, Exclusive: c.Exclusive,
 	}
-	var got groupConfigBody
-	return g.c.extend(ctx, g.op("configure"), "group.configure", true, g.body(shard, map[string]any{"config": body}), &got)
+	var got wire.GroupConfig
+	return g.c.extend(ctx, g.op("configure"), wire.ExtGroupConfigure, true, body, &got)
 }
 
 // GroupInfo is a group's books on one shard. All but the offsets are records.
@@ -386,38 +356,19 @@ type GroupInfo struct {
 
 // Describe returns the group's books on a shard.
 func (g *Group) Describe(ctx context.Context, shard int) (GroupInfo, error) {
-	var b struct {
-		Exists    bool            `json:"exists"`
-		Start     uint64          `json:"start"`
-		Position  uint64          `json:"position"`
-		Tail      uint64          `json:"tail"`
-		Ready     uint64          `json:"ready"`
-		Owed      uint64          `json:"owed"`
-		Delayed   uint64          `json:"delayed"`
-		Claimed   uint64          `json:"claimed"`
-		Acked     uint64          `json:"acked"`
-		Dead      uint64          `json:"dead"`
-		Discarded uint64          `json:"discarded"`
-		Lost      uint64          `json:"lost"`
-		Lag       uint64          `json:"lag"`
-		Config    groupConfigBody `json:"config"`
-	}
-	err := g.c.extend(ctx, g.op("describe"), "group.describe", true, g.body(shard, nil), &b)
+	var b wire.GroupBooks
+	err := g.c.extend(ctx, g.op("describe"), wire.ExtGroupDescribe, true, g.body(shard), &b)
 	return GroupInfo{
 		Shard: shard, Exists: b.Exists, Start: b.Start, Position: b.Position, Tail: b.Tail, Ready: b.Ready, Owed: b.Owed,
 		Delayed: b.Delayed, Claimed: b.Claimed, Acked: b.Acked, Dead: b.Dead, Discarded: b.Discarded, Lost: b.Lost, Lag: b.Lag,
-		Config: b.Config.config(),
+		Config: configOf(&b.Config),
 	}, err
 }
 
 // Groups lists the groups of a stream's shard.
 func (c *Client) Groups(ctx context.Context, stream string, shard int) ([]string, error) {
-	var page struct {
-		Groups []string `json:"groups"`
-	}
-	err := c.extend(ctx, "groups of "+stream, "group.list", true, map[string]any{
-		"tenant_id": c.config.tenant, "namespace": c.namespace, "stream": stream, "shard": shard, "group": "-",
-	}, &page)
+	var page wire.GroupNames
+	err := c.extend(ctx, "groups of "+stream, wire.ExtGroupList, true, c.Group(stream, "-").body(shard), &page)
 	return page.Groups, err
 }
 

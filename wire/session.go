@@ -94,42 +94,6 @@ func (m *Unsupported) fields(c *codec) {
 	c.u64Has("request_id", &m.RequestID, &m.HasRequestID)
 }
 
-// Extension is a request outside the protocol's own, by name.
-type Extension struct {
-	Name         string
-	RequestID    uint64
-	HasRequestID bool
-	// Body is JSON, or empty.
-	Body []byte
-}
-
-// Type is "extension".
-func (*Extension) Type() string { return "extension" }
-
-func (m *Extension) fields(c *codec) {
-	c.name("name", &m.Name)
-	c.u64Has("request_id", &m.RequestID, &m.HasRequestID)
-	c.raw("body", &m.Body)
-}
-
-// ExtensionOK answers an extension that is served. Ours.
-type ExtensionOK struct {
-	Name         string
-	RequestID    uint64
-	HasRequestID bool
-	// Body is JSON, or empty.
-	Body []byte
-}
-
-// Type is "extension_ok".
-func (*ExtensionOK) Type() string { return "extension_ok" }
-
-func (m *ExtensionOK) fields(c *codec) {
-	c.name("name", &m.Name)
-	c.u64Has("request_id", &m.RequestID, &m.HasRequestID)
-	c.raw("body", &m.Body)
-}
-
 // NotLeader answers a one-shot request for a shard led elsewhere, to a client
 // that offered FeatureRedirect.
 type NotLeader struct {

@@ -32,8 +32,8 @@ func cacheHandlers() Handlers {
 			"counter_get":     counterGet,
 		},
 		Extensions: map[string]Handler{
-			"cache.list":       cacheList,
-			"counter.add_once": counterAddOnce,
+			wire.ExtCacheList:      cacheList,
+			wire.ExtCounterAddOnce: counterAddOnce,
 		},
 	}
 }
@@ -434,19 +434,8 @@ func counterGet(ctx context.Context, r *Request) {
 	r.Answer(&wire.CounterValue{Value: sum, HasValue: ok, RequestID: m.RequestID})
 }
 
-// addOnceBody is the body of counter.add_once: an addition that a retry does not repeat.
-type addOnceBody struct {
-	Tenant    string `json:"tenant_id"`
-	Namespace string `json:"namespace"`
-	Cache     string `json:"cache"`
-	Key       string `json:"key"`
-	Delta     int64  `json:"delta"`
-	Producer  uint64 `json:"producer_id"`
-	Sequence  uint64 `json:"sequence"`
-}
-
 func counterAddOnce(ctx context.Context, r *Request) {
-	var q addOnceBody
+	var q wire.CounterAddOnceBody
 	m, ok := r.body(&q)
 	if !ok {
 		return
@@ -458,26 +447,15 @@ func counterAddOnce(ctx context.Context, r *Request) {
 	asked := *m
 	a := &partition.CounterAdd{Key: []byte(q.Key), Delta: q.Delta, Tag: &counter.Tag{Producer: q.Producer, Sequence: q.Sequence}}
 	r.add(c, a, func(sum int64, repeated bool) wire.Message {
-		return extended(&asked, map[string]any{"value": sum, "repeated": repeated})
+		return extended(&asked, wire.CounterSum{Value: sum, Repeated: repeated})
 	})
-}
-
-// cacheListBody is the body of cache.list, for one shard of a cache.
-type cacheListBody struct {
-	Tenant    string `json:"tenant_id"`
-	Namespace string `json:"namespace"`
-	Cache     string `json:"cache"`
-	Shard     int    `json:"shard"`
-	Prefix    string `json:"prefix"`
-	After     string `json:"after"`
-	Limit     int    `json:"limit"`
 }
 
 // maxKeysListed bounds one page of keys.
 const maxKeysListed = 1000
 
 func cacheList(_ context.Context, r *Request) {
-	var q cacheListBody
+	var q wire.CacheListBody
 	m, ok := r.body(&q)
 	if !ok || !r.Allow(auth.CacheRead, auth.CachePrefixObject(q.Tenant, q.Namespace, q.Cache, q.Prefix)) {
 		return
@@ -504,5 +482,5 @@ func cacheList(_ context.Context, r *Request) {
 	if keys == nil {
 		keys = []string{}
 	}
-	r.Answer(extended(m, map[string]any{"keys": keys, "more": more}))
+	r.Answer(extended(m, wire.CacheKeys{Keys: keys, More: more}))
 }

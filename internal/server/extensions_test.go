@@ -72,14 +72,14 @@ func TestExtensionsAsDocumented(t *testing.T) {
 	owner.send(&wire.GroupDeadLetter{GroupRef: ref, Offset: at, RequestID: 3})
 	require.Equal(t, &wire.CacheOK{RequestID: 3}, owner.recv())
 
-	group, config := tags(groupBody{}), tags(groupConfig{})
+	group, config := tags(wire.GroupBody{}), tags(wire.GroupConfig{})
 	values := map[string]any{
 		"offsets": []uint64{1}, "config": map[string]any{"exclusive": true}, "from": 0, "limit": 5,
 		"shard": 0, "prefix": "", "after": "", "key": "k", "delta": 1, "producer_id": 7, "sequence": 0,
 	}
 	bodies := map[string][]string{
-		"group.ack": tags(ackBody{}), "group.configure": group, "group.describe": group, "group.list": group, "group.dead_letters": group,
-		"cache.list": tags(cacheListBody{}), "counter.add_once": tags(addOnceBody{}),
+		"group.ack": tags(wire.GroupAckBody{}), "group.configure": group, "group.describe": group, "group.list": group, "group.dead_letters": group,
+		"cache.list": tags(wire.CacheListBody{}), "counter.add_once": tags(wire.CounterAddOnceBody{}),
 	}
 	objects := map[string]string{
 		"group": auth.GroupObject("t1", "ns", "jobs", "g").String(), "stream": auth.StreamObject("t1", "ns", "jobs").String(),
@@ -158,8 +158,8 @@ func TestExtensionsAsDocumented(t *testing.T) {
 			var page struct{ Letters []json.RawMessage }
 			require.NoError(t, json.Unmarshal(answer.Body, &page))
 			require.Len(t, page.Letters, 1)
-			require.ElementsMatch(t, tags(letter{}), keys(t, page.Letters[0]))
-			require.ElementsMatch(t, slices.Concat(tags(letter{}), []string{"letters", "more"}), want)
+			require.ElementsMatch(t, tags(wire.GroupLetter{}), keys(t, page.Letters[0]))
+			require.ElementsMatch(t, slices.Concat(tags(wire.GroupLetter{}), []string{"letters", "more"}), want)
 			want = []string{"letters", "more"}
 		}
 		if name != "group.configure" {

@@ -35,11 +35,11 @@ func groupHandlers() Handlers {
 			"group_delete":       groupDelete,
 		},
 		Extensions: map[string]Handler{
-			"group.ack":          groupAckAll,
-			"group.configure":    groupConfigure,
-			"group.describe":     groupDescribeAll,
-			"group.list":         groupList,
-			"group.dead_letters": groupLetters,
+			wire.ExtGroupAck:         groupAckAll,
+			wire.ExtGroupConfigure:   groupConfigure,
+			wire.ExtGroupDescribe:    groupDescribeAll,
+			wire.ExtGroupList:        groupList,
+			wire.ExtGroupDeadLetters: groupLetters,
 		},
 	}
 }
@@ -187,12 +187,6 @@ func groupAck(ctx context.Context, r *Request) {
 	}, done(m.RequestID))
 }
 
-// ackBody is the body of group.ack beside the group's names: acks of many records of one
-// shard. It is decoded once it is known that they may be made.
-type ackBody struct {
-	Offsets []uint64 `json:"offsets"`
-}
-
 // groupAckAll settles records as group_ack does each. Those that are refused do not keep
 // the others from being settled; the answer is the first refusal.
 func groupAckAll(ctx context.Context, r *Request) {
@@ -200,7 +194,8 @@ func groupAckAll(ctx context.Context, r *Request) {
 	if !ok || !r.Allow(auth.GroupConsume, auth.GroupObject(ref.Tenant, ref.Namespace, ref.Stream, ref.Group)) {
 		return
 	}
-	var q ackBody
+	// Decoded once it is known that they may be made.
+	var q wire.GroupAckBody
 	if _, ok := r.body(&q); !ok {
 		return
 	}
@@ -345,32 +340,8 @@ func groupDelete(ctx context.Context, r *Request) {
 	r.Answer(&wire.GroupDeleted{Existed: existed, RequestID: m.RequestID})
 }
 
-// groupBody is what the group extensions ask about.
-type groupBody struct {
-	Tenant    string `json:"tenant_id"`
-	Namespace string `json:"namespace"`
-	Stream    string `json:"stream"`
-	Shard     uint32 `json:"shard"`
-	Group     string `json:"group"`
-	From      uint64 `json:"from,omitempty"`
-	Limit     int    `json:"limit,omitempty"`
-
-	Config *groupConfig `json:"config,omitempty"`
-}
-
-// groupConfig is a group's configuration on the wire; absent fields are the defaults.
-type groupConfig struct {
-	VisibilityMillis uint64  `json:"visibility_ms,omitempty"`
-	MaxAttempts      int     `json:"max_attempts,omitempty"`
-	BackoffMillis    uint64  `json:"backoff_ms,omitempty"`
-	BackoffMaxMillis uint64  `json:"backoff_max_ms,omitempty"`
-	BackoffFactor    float64 `json:"backoff_factor,omitempty"`
-	MaxInFlight      int     `json:"max_in_flight,omitempty"`
-	Exclusive        bool    `json:"exclusive,omitempty"`
-}
-
-func configOf(c groups.Config) groupConfig {
-	return groupConfig{
+func configOf(c groups.Config) wire.GroupConfig {
+	return wire.GroupConfig{
 		VisibilityMillis: uint64(c.Visibility / time.Millisecond), MaxAttempts: c.MaxAttempts,
 		BackoffMillis: uint64(c.Backoff / time.Millisecond), BackoffMaxMillis: uint64(c.BackoffMax / time.Millisecond),
 		BackoffFactor: c.Factor, MaxInFlight: c.MaxInFlight, Exclusive: c.Exclusive,
@@ -423,7 +394,7 @@ func extended(m *wire.Extension, body any) wire.Message {
 	return &wire.ExtensionOK{Name: m.Name, RequestID: m.RequestID, HasRequestID: m.HasRequestID, Body: b}
 }
 
-func (r *Request) groupExtension() (m *wire.Extension, q groupBody, ref *wire.GroupRef, ok bool) {
+func (r *Request) groupExtension() (m *wire.Extension, q wire.GroupBody, ref *wire.GroupRef, ok bool) {
 	if m, ok = r.body(&q); !ok {
 		return nil, q, nil, false
 	}
@@ -451,27 +422,8 @@ func groupConfigure(ctx context.Context, r *Request) {
 	}, func() wire.Message { return extended(m, configOf(c)) })
 }
 
-// groupStats is a group's books on the wire.
-type groupStats struct {
-	Group     string      `json:"group"`
-	Exists    bool        `json:"exists"`
-	Start     uint64      `json:"start"`
-	Position  uint64      `json:"position"`
-	Tail      uint64      `json:"tail"`
-	Ready     uint64      `json:"ready"`
-	Owed      uint64      `json:"owed"`
-	Delayed   uint64      `json:"delayed"`
-	Claimed   uint64      `json:"claimed"`
-	Acked     uint64      `json:"acked"`
-	Dead      uint64      `json:"dead"`
-	Discarded uint64      `json:"discarded"`
-	Lost      uint64      `json:"lost"`
-	Lag       uint64      `json:"lag"`
-	Config    groupConfig `json:"config"`
-}
-
-func statsOf(name string, s groups.Stats, c groups.Config) groupStats {
-	return groupStats{
+func statsOf(name string, s groups.Stats, c groups.Config) wire.GroupBooks {
+	return wire.GroupBooks{
 		Group: name, Exists: s.Exists, Start: uint64(s.Start), Position: uint64(s.Position), Tail: uint64(s.Tail), Ready: s.Ready, Owed: s.Owed,
 		Delayed: s.Delayed, Claimed: s.Claimed, Acked: s.Acked, Dead: s.Dead, Discarded: s.Discarded, Lost: s.Lost, Lag: s.Lag,
 		Config: configOf(c),
@@ -483,7 +435,7 @@ func groupDescribeAll(ctx context.Context, r *Request) {
 	if !ok {
 		return
 	}
-	var answer groupStats
+	var answer wire.GroupBooks
 	r.groupDecide(ctx, ref, auth.GroupConsume, false, func(now segment.Micros, g *groups.Group, head, tail storage.Offset) error {
 		if g != nil {
 			answer = statsOf(q.Group, g.Stats(now, head, tail), g.Config())
@@ -508,18 +460,7 @@ func groupList(ctx context.Context, r *Request) {
 	if names == nil {
 		names = []string{}
 	}
-	r.Answer(extended(m, map[string][]string{"groups": names}))
-}
-
-// letter is a dead letter on the wire.
-type letter struct {
-	Offset   uint64 `json:"offset"`
-	Attempts uint32 `json:"attempts"`
-	Reason   string `json:"reason"`
-	AtMicros uint64 `json:"at_micros"`
-	Payload  []byte `json:"payload"`
-	Size     int    `json:"size"` // of the whole payload
-	Cut      bool   `json:"cut"`  // Payload is only its beginning
+	r.Answer(extended(m, wire.GroupNames{Groups: names}))
 }
 
 // maxLetters bounds one page of dead letters with their payloads.
@@ -545,19 +486,15 @@ func groupLetters(ctx context.Context, r *Request) {
 		return
 	}
 	most := r.s.server.largestLetter()
-	page := make([]letter, len(letters))
+	page := make([]wire.GroupLetter, len(letters))
 	for i, l := range letters {
 		payload := l.Payload[:min(len(l.Payload), most)]
-		page[i] = letter{
-			Offset: uint64(l.Offset), Attempts: l.Attempts, Reason: l.Reason.String(), AtMicros: uint64(l.At),
+		page[i] = wire.GroupLetter{
+			Offset: uint64(l.Offset), Attempts: l.Attempts, Reason: l.Reason.String(), AtMicros: int64(l.At),
 			Payload: payload, Size: len(l.Payload), Cut: len(payload) < len(l.Payload),
 		}
 	}
 	fit := r.s.server.fitting(len(page), func(i int) int { return letterCost(page[i].Payload) })
 	page, more = page[:fit], more || fit < len(page)
-	body := struct {
-		Letters []letter `json:"letters"`
-		More    bool     `json:"more"`
-	}{page, more}
-	r.Answer(extended(m, body))
+	r.Answer(extended(m, wire.GroupLetters{Letters: page, More: more}))
 }
