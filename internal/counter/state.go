@@ -143,13 +143,13 @@ func (s *State) Admit(a *Add, next Offset) error {
 		f.tag = *a.Tag
 	}
 	s.mu.flights = append(s.mu.flights, f)
-	s.takeOffLocked(&f)
+	s.takeOffLocked(&f, a.Key)
 	return nil
 }
 
-// takeOffLocked counts f among what is in flight.
-func (s *State) takeOffLocked(f *flight) {
-	sum, _ := s.newestLocked([]byte(f.key))
+// takeOffLocked counts f, whose key is key, among what is in flight.
+func (s *State) takeOffLocked(f *flight, key []byte) {
+	sum, _ := s.newestLocked(key)
 	s.mu.flying[f.key] = flyingSum{sum + f.delta, s.mu.flying[f.key].count + 1}
 	if f.tagged {
 		id := f.tag.Producer
@@ -300,7 +300,8 @@ func (s *State) Revert(next Offset) {
 	clear(s.mu.flying)
 	clear(s.mu.flyingIDs)
 	for i := range s.mu.flights {
-		s.takeOffLocked(&s.mu.flights[i])
+		f := &s.mu.flights[i]
+		s.takeOffLocked(f, []byte(f.key))
 	}
 }
 

@@ -38,6 +38,7 @@ type CounterAdd struct {
 	shard   *Counter
 	batch   storage.Batch
 	payload [1][]byte
+	buf     []byte
 	cost    int64
 }
 
@@ -111,7 +112,8 @@ func (c *Counter) Submit(a *CounterAdd) error {
 	if err := c.budget.Admit(a.cost, int64(size), 1); err != nil {
 		return err
 	}
-	a.payload[0] = counter.AppendAdd(make([]byte, 0, size), a.Key, a.Delta, a.Tag)
+	a.buf = counter.AppendAdd(a.buf[:0], a.Key, a.Delta, a.Tag)
+	a.payload[0] = a.buf
 	a.batch = storage.Batch{Payloads: a.payload[:], User: a, Done: counterAddDone}
 	if err := c.log.Enqueue(&a.batch); err != nil {
 		c.budget.Release(a.cost)

@@ -40,6 +40,9 @@ type keyed struct {
 	// waits.
 	onCompacted func(CompactEvent)
 
+	// rec is the record that stable has applied: one at a time, and no allocation for each.
+	rec segment.Record
+
 	stopped    atomic.Pointer[error] // why nothing new is taken in: it is closed, or about to be
 	failed     atomic.Pointer[error] // why it is out of service, its log open still
 	applied    atomic.Uint64
@@ -95,11 +98,13 @@ func (k *keyed) stable(g *storage.Group) {
 	if k.failed.Load() != nil {
 		return
 	}
+	defer func() { k.rec = segment.Record{} }() // it holds on to the group's memory
 	at := g.First
 	for buf := g.Encoded; len(buf) > 0; at++ {
-		rec, n, err := segment.DecodeRecord(buf, at)
-		if err == nil {
-			err = k.into.Apply(&rec)
+		var n int
+		var err error
+		if k.rec, n, err = segment.DecodeRecord(buf, at); err == nil {
+			err = k.into.Apply(&k.rec)
 		}
 		if err != nil {
 			// The log encoded these bytes from what Admit let through a moment ago: the

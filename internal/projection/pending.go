@@ -1,6 +1,8 @@
 package projection
 
 import (
+	"bytes"
+	"hash/maphash"
 	"sync"
 
 	"github.com/felixlog/felix/storage/segment"
@@ -19,9 +21,12 @@ type Pending struct {
 		sync.Mutex
 		flights []flight // ascending by offset; those before head have left
 		head    int
-		first   uint64            // number of flights[0]
-		newest  map[string]uint64 // number of a key's newest flight
-		keys    int64             // sums over those in flight
+		first   uint64 // number of flights[0]
+		names   []byte // the keys of flights, in their order
+		// buckets hold 1 + the number of the newest flight of the keys that share one, also
+		// when it has left. Their count is a power of two, 0 before the first flight.
+		buckets []uint64
+		keys    int64 // sums over those in flight
 		bytes   int64
 	}
 }
@@ -36,38 +41,69 @@ type InFlight struct {
 
 type flight struct {
 	InFlight
-	key   string
-	older uint64 // number of the key's flight before it
-	hides bool   // there was one
+	hash     uint64
+	from, to int    // its key in names
+	older    uint64 // what its bucket held before it
 }
 
-// keepFlights is how many flights an idle shard keeps room for.
-const keepFlights = 64
+// An idle shard keeps room for so many flights, and for so many bytes of keys.
+const (
+	keepFlights = 64
+	keepNames   = 4 << 10
+)
+
+// pendingSeed is that of the hashes of keys in flight, which are never stored.
+var pendingSeed = maphash.MakeSeed()
 
 // Set records a write of key that has been given the offset w.Ref.Offset.
 func (p *Pending) Set(key []byte, w InFlight) {
 	m := &p.mu
 	m.Lock()
 	defer m.Unlock()
-	if m.newest == nil {
-		m.newest = map[string]uint64{}
-	}
-	if m.head > keepFlights && m.head > len(m.flights)/2 {
-		// As many have left as move: each is moved once.
-		n := copy(m.flights, m.flights[m.head:])
-		clear(m.flights[n:])
-		m.flights, m.first, m.head = m.flights[:n], m.first+uint64(m.head), 0
-	}
-	f := flight{InFlight: w}
-	if f.older, f.hides = m.newest[string(key)]; f.hides && f.older >= m.first+uint64(m.head) {
-		f.key = m.flights[f.older-m.first].key
-	} else {
-		f.key = string(key)
-	}
-	m.newest[f.key] = m.first + uint64(len(m.flights))
-	m.flights = append(m.flights, f)
+	p.roomLocked()
+	from := len(m.names)
+	m.names = append(m.names, key...)
+	m.flights = append(m.flights, flight{InFlight: w, hash: maphash.Bytes(pendingSeed, key), from: from, to: len(m.names)})
+	p.linkLocked(len(m.flights) - 1)
 	m.keys += w.Keys
 	m.bytes += w.Bytes
+}
+
+// roomLocked makes room for one more flight.
+func (p *Pending) roomLocked() {
+	m := &p.mu
+	if m.head > keepFlights && m.head > len(m.flights)/2 {
+		// As many have left as move: each is moved once.
+		gone := m.flights[m.head-1].to
+		m.names = m.names[:copy(m.names, m.names[gone:])]
+		m.flights, m.first, m.head = m.flights[:copy(m.flights, m.flights[m.head:])], m.first+uint64(m.head), 0
+		for i := range m.flights {
+			m.flights[i].from -= gone
+			m.flights[i].to -= gone
+		}
+	}
+	if len(m.flights) < len(m.buckets) {
+		return
+	}
+	if m.flights == nil {
+		m.flights = make([]flight, 0, keepFlights)
+	}
+	m.buckets = make([]uint64, max(2*len(m.buckets), keepFlights))
+	for i := m.head; i < len(m.flights); i++ {
+		p.linkLocked(i)
+	}
+}
+
+// linkLocked makes flights[i] the newest of its bucket.
+func (p *Pending) linkLocked(i int) {
+	f := &p.mu.flights[i]
+	b := p.bucketLocked(f.hash)
+	f.older = *b
+	*b = 1 + p.mu.first + uint64(i)
+}
+
+func (p *Pending) bucketLocked(hash uint64) *uint64 {
+	return &p.mu.buckets[hash&uint64(len(p.mu.buckets)-1)]
 }
 
 // Get returns the newest write of key in flight.
@@ -75,11 +111,20 @@ func (p *Pending) Get(key []byte) (InFlight, bool) {
 	m := &p.mu
 	m.Lock()
 	defer m.Unlock()
-	n, ok := m.newest[string(key)]
-	if !ok {
+	if m.head == len(m.flights) {
 		return InFlight{}, false
 	}
-	return m.flights[n-m.first].InFlight, true
+	hash := maphash.Bytes(pendingSeed, key)
+	// From the newest of the bucket to its older ones, until one has left: so have those
+	// before it.
+	for n := *p.bucketLocked(hash); n > m.first+uint64(m.head); {
+		f := &m.flights[n-1-m.first]
+		if f.hash == hash && bytes.Equal(m.names[f.from:f.to], key) {
+			return f.InFlight, true
+		}
+		n = f.older
+	}
+	return InFlight{}, false
 }
 
 // Settle notes that the index has taken the record at offset, and with it everything
@@ -89,13 +134,8 @@ func (p *Pending) Settle(offset segment.Offset) {
 	m.Lock()
 	defer m.Unlock()
 	for m.head < len(m.flights) && m.flights[m.head].Ref.Offset <= offset {
-		f := &m.flights[m.head]
-		if n := m.newest[f.key]; n == m.first+uint64(m.head) {
-			delete(m.newest, f.key)
-		}
-		m.keys -= f.Keys
-		m.bytes -= f.Bytes
-		*f = flight{}
+		m.keys -= m.flights[m.head].Keys
+		m.bytes -= m.flights[m.head].Bytes
 		m.head++
 	}
 	p.restLocked()
@@ -109,15 +149,10 @@ func (p *Pending) Revert(next segment.Offset) {
 	defer m.Unlock()
 	for n := len(m.flights) - 1; n >= m.head && m.flights[n].Ref.Offset >= next; n-- {
 		f := &m.flights[n]
-		if f.hides && f.older >= m.first+uint64(m.head) {
-			m.newest[f.key] = f.older
-		} else {
-			delete(m.newest, f.key)
-		}
+		*p.bucketLocked(f.hash) = f.older // nothing newer is left in it
 		m.keys -= f.Keys
 		m.bytes -= f.Bytes
-		*f = flight{}
-		m.flights = m.flights[:n]
+		m.flights, m.names = m.flights[:n], m.names[:f.from]
 	}
 	p.restLocked()
 }
@@ -129,9 +164,12 @@ func (p *Pending) restLocked() {
 		return
 	}
 	m.first += uint64(len(m.flights))
-	m.flights, m.head, m.newest = m.flights[:0], 0, nil
+	m.flights, m.names, m.head = m.flights[:0], m.names[:0], 0
 	if cap(m.flights) > keepFlights {
-		m.flights = nil
+		m.flights, m.buckets = nil, nil
+	}
+	if cap(m.names) > keepNames {
+		m.names = nil
 	}
 }
 

@@ -58,16 +58,20 @@ func (e *OrderError) Error() string {
 // Projection is a log read as key to latest record.
 type Projection struct {
 	codec Codec
-	mu    struct {
+	// change is p.changeLocked, made once.
+	change func(Change) error
+	mu     struct {
 		sync.RWMutex
 		index   *Index
 		applied segment.Offset
+		rec     *segment.Record // that is being applied
 	}
 }
 
 // New returns an empty projection whose next record is at from.
 func New(codec Codec, from segment.Offset) *Projection {
 	p := &Projection{codec: codec}
+	p.change = p.changeLocked
 	p.mu.index = NewIndex()
 	p.mu.applied = from
 	return p
@@ -135,21 +139,25 @@ func (p *Projection) applyLocked(rec *segment.Record) error {
 	if rec.Offset > p.mu.applied {
 		return &OrderError{Offset: rec.Offset, Want: p.mu.applied}
 	}
-	err := p.codec.Changes(rec, func(c Change) error {
-		if c.Delete {
-			p.mu.index.Delete(c.Key)
-			return nil
-		}
-		_, _, err := p.mu.index.Put(c.Key, Ref{
-			Offset: rec.Offset, Version: c.Version, Expires: c.Expires, Size: uint32(rec.Size),
-		})
-		return err
-	})
+	p.mu.rec = rec
+	err := p.codec.Changes(rec, p.change)
+	p.mu.rec = nil
 	if err != nil {
 		return &UnreadableError{Offset: rec.Offset, Err: err}
 	}
 	p.mu.applied++
 	return nil
+}
+
+// changeLocked takes one change of the record that is being applied.
+func (p *Projection) changeLocked(c Change) error {
+	if c.Delete {
+		p.mu.index.Delete(c.Key)
+		return nil
+	}
+	rec := p.mu.rec
+	_, _, err := p.mu.index.Put(c.Key, Ref{Offset: rec.Offset, Version: c.Version, Expires: c.Expires, Size: uint32(rec.Size)})
+	return err
 }
 
 // Source is the part of a log that reading needs.
