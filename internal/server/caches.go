@@ -65,18 +65,32 @@ func (r *Request) cacheNamed(tenant, namespace, name string) *broker.Cache {
 	return ca
 }
 
-// write is a cache write with what its answer needs.
+// keyOf is a key as bytes, good until the handler of the next request runs.
+func (r *Request) keyOf(key string) []byte {
+	r.s.key = append(r.s.key[:0], key...)
+	return r.s.key
+}
+
+// write is a cache write with what its answer needs, and is made of.
 type write struct {
 	partition.CacheWrite
-	reply  *Reply
-	answer func(w *write) (wire.Message, error)
+	reply *Reply
+	// answer makes the answer of a write that did not fail; nil says that it has been
+	// left to the reply.
+	answer func(w *write) wire.Message
+	// id is the request's, if it has one.
+	id    uint64
+	hasID bool
+
+	ok        wire.CacheOK
+	condition wire.CacheConditionResult
 }
 
 var writes = sync.Pool{New: func() any { return new(write) }}
 
 // submit hands a prepared write to its shard; answer makes the answer of one that did
 // not fail.
-func (r *Request) submit(c *partition.Cache, w *write, answer func(*write) (wire.Message, error)) {
+func (r *Request) submit(c *partition.Cache, w *write, answer func(*write) wire.Message) {
 	w.reply, w.answer = r.Defer(), answer
 	w.Done = writeDone
 	w.User = w
@@ -89,17 +103,11 @@ func (r *Request) submit(c *partition.Cache, w *write, answer func(*write) (wire
 
 func writeDone(cw *partition.CacheWrite) {
 	w := cw.User.(*write)
-	reply, err := w.reply, cw.Err
-	var m wire.Message
-	if err == nil {
-		m, err = w.answer(w)
-	}
-	switch {
-	case err != nil:
-		reply.Fail(err)
-	case m != nil:
-		reply.Answer(m)
-	default:
+	if cw.Err != nil {
+		w.reply.Fail(cw.Err)
+	} else if m := w.answer(w); m != nil {
+		w.reply.Answer(m)
+	} else {
 		return // answered later, and the write is still in use
 	}
 	w.reply, w.answer = nil, nil
@@ -113,17 +121,20 @@ func cachePut(_ context.Context, r *Request) {
 		return
 	}
 	w := writes.Get().(*write)
-	if err := w.Put([]byte(m.Key), m.Value, m.TTLMillis, m.HasTTL, cache.Always, 0, c.Now()); err != nil {
+	if err := w.Put(r.keyOf(m.Key), m.Value, m.TTLMillis, m.HasTTL, cache.Always, 0, c.Now()); err != nil {
 		r.Fail(err)
 		return
 	}
-	id, hasID := m.RequestID, m.HasRequestID
-	r.submit(c, w, func(*write) (wire.Message, error) {
-		if !hasID {
-			return &wire.OK{}, nil
-		}
-		return &wire.CacheOK{RequestID: id}, nil
-	})
+	w.id, w.hasID = m.RequestID, m.HasRequestID
+	r.submit(c, w, putAnswer)
+}
+
+func putAnswer(w *write) wire.Message {
+	if !w.hasID {
+		return &wire.OK{}
+	}
+	w.ok.RequestID = w.id
+	return &w.ok
 }
 
 func cachePutIf(_ context.Context, r *Request) {
@@ -137,11 +148,12 @@ func cachePutIf(_ context.Context, r *Request) {
 		cond = cache.Absent
 	}
 	w := writes.Get().(*write)
-	if err := w.Put([]byte(m.Key), m.Value, m.TTLMillis, m.HasTTL, cond, storage.Offset(m.Condition.Version), c.Now()); err != nil {
+	if err := w.Put(r.keyOf(m.Key), m.Value, m.TTLMillis, m.HasTTL, cond, storage.Offset(m.Condition.Version), c.Now()); err != nil {
 		r.Fail(err)
 		return
 	}
-	r.submit(c, w, conditionResult(m.RequestID))
+	w.id = m.RequestID
+	r.submit(c, w, conditionAnswer)
 }
 
 func cacheDeleteIf(_ context.Context, r *Request) {
@@ -151,18 +163,18 @@ func cacheDeleteIf(_ context.Context, r *Request) {
 		return
 	}
 	w := writes.Get().(*write)
-	if err := w.Delete([]byte(m.Key), cache.AtVersion, storage.Offset(m.Version), c.Now()); err != nil {
+	if err := w.Delete(r.keyOf(m.Key), cache.AtVersion, storage.Offset(m.Version), c.Now()); err != nil {
 		r.Fail(err)
 		return
 	}
-	r.submit(c, w, conditionResult(m.RequestID))
+	w.id = m.RequestID
+	r.submit(c, w, conditionAnswer)
 }
 
-func conditionResult(id uint64) func(*write) (wire.Message, error) {
-	return func(w *write) (wire.Message, error) {
-		w.Release()
-		return &wire.CacheConditionResult{Applied: w.Applied, Version: uint64(w.Version), HasVersion: w.HasVersion, RequestID: id}, nil
-	}
+func conditionAnswer(w *write) wire.Message {
+	w.Release()
+	w.condition = wire.CacheConditionResult{Applied: w.Applied, Version: uint64(w.Version), HasVersion: w.HasVersion, RequestID: w.id}
+	return &w.condition
 }
 
 func cacheDelete(ctx context.Context, r *Request) {
@@ -172,7 +184,7 @@ func cacheDelete(ctx context.Context, r *Request) {
 		return
 	}
 	w := writes.Get().(*write)
-	if err := w.Delete([]byte(m.Key), cache.Always, 0, c.Now()); err != nil {
+	if err := w.Delete(r.keyOf(m.Key), cache.Always, 0, c.Now()); err != nil {
 		r.Fail(err)
 		return
 	}
@@ -181,9 +193,9 @@ func cacheDelete(ctx context.Context, r *Request) {
 		RequestID: m.RequestID, HasRequestID: m.HasRequestID,
 	}
 	log := r.s.server.log
-	r.submit(c, w, func(w *write) (wire.Message, error) {
+	r.submit(c, w, func(w *write) wire.Message {
 		if !w.Applied {
-			return answer, nil
+			return answer
 		}
 		// What was removed is read off the log's back: a reading of the disk has no
 		// place in the way of the next answers.
@@ -197,7 +209,7 @@ func cacheDelete(ctx context.Context, r *Request) {
 			answer.Value, answer.HasValue = value, ok
 			return answer, nil
 		})
-		return nil, nil
+		return nil
 	})
 }
 
@@ -211,8 +223,7 @@ func cacheGet(ctx context.Context, r *Request) {
 	// The answer is encoded before the handler returns: what it is made of serves the next
 	// get too.
 	got := &r.s.got
-	got.key = append(got.key[:0], m.Key...)
-	v, ok, err := c.AppendGet(ctx, got.room[:0], got.key)
+	v, ok, err := c.AppendGet(ctx, got.room[:0], r.keyOf(m.Key))
 	if err != nil {
 		r.Fail(err)
 		return
@@ -234,8 +245,8 @@ func cacheGet(ctx context.Context, r *Request) {
 
 // got is what a session's gets are answered with.
 type got struct {
-	key, room []byte
-	answer    wire.CacheValue
+	room   []byte
+	answer wire.CacheValue
 }
 
 // gotKept is the largest room for a value that a session keeps.
@@ -377,7 +388,7 @@ func (r *Request) counterOf(ctx context.Context, tenant, namespace, name, key st
 	if ca == nil {
 		return nil
 	}
-	if err := cache.CheckKey([]byte(key)); err != nil {
+	if err := cache.CheckKey(r.keyOf(key)); err != nil {
 		r.Fail(err)
 		return nil
 	}
@@ -389,22 +400,47 @@ func (r *Request) counterOf(ctx context.Context, tenant, namespace, name, key st
 	return c
 }
 
-// add submits an addition; answer makes the answer from the sum.
-func (r *Request) add(c *partition.Counter, a *partition.CounterAdd, answer func(sum int64, repeated bool) wire.Message) {
-	reply := r.Defer()
-	a.Done = func(a *partition.CounterAdd) {
-		repeated := errors.Is(a.Err, counter.ErrRepeated)
-		if a.Err != nil && !repeated {
-			reply.Fail(a.Err)
-			return
-		}
-		reply.Answer(answer(a.Sum, repeated))
-	}
-	if err := c.Submit(a); err != nil {
-		reply.Fail(err)
+// addition is a counter addition with what its answer needs, and is made of.
+type addition struct {
+	partition.CounterAdd
+	reply *Reply
+	// answer makes the answer of one that was counted, now or before (repeated).
+	answer func(a *addition, repeated bool) wire.Message
+	id     uint64 // the request's
+
+	value wire.CounterValue
+}
+
+var additions = sync.Pool{New: func() any { return new(addition) }}
+
+// newAddition is one of delta to key.
+func newAddition(key string, delta int64) *addition {
+	a := additions.Get().(*addition)
+	a.Key, a.Delta, a.Tag = append(a.Key[:0], key...), delta, nil
+	a.User, a.Done = a, additionDone
+	return a
+}
+
+// add submits an addition.
+func (r *Request) add(c *partition.Counter, a *addition, answer func(a *addition, repeated bool) wire.Message) {
+	a.reply, a.answer = r.Defer(), answer
+	if err := c.Submit(&a.CounterAdd); err != nil {
+		a.reply.Fail(err)
 		return
 	}
 	r.Drive(c)
+}
+
+func additionDone(ca *partition.CounterAdd) {
+	a := ca.User.(*addition)
+	repeated := errors.Is(a.Err, counter.ErrRepeated)
+	if a.Err != nil && !repeated {
+		a.reply.Fail(a.Err)
+	} else {
+		a.reply.Answer(a.answer(a, repeated))
+	}
+	a.reply, a.answer = nil, nil
+	additions.Put(a)
 }
 
 func counterAdd(ctx context.Context, r *Request) {
@@ -413,10 +449,14 @@ func counterAdd(ctx context.Context, r *Request) {
 	if c == nil {
 		return
 	}
-	id := m.RequestID
-	r.add(c, &partition.CounterAdd{Key: []byte(m.Key), Delta: m.Delta}, func(sum int64, _ bool) wire.Message {
-		return &wire.CounterValue{Value: sum, HasValue: true, RequestID: id}
-	})
+	a := newAddition(m.Key, m.Delta)
+	a.id = m.RequestID
+	r.add(c, a, sumAnswer)
+}
+
+func sumAnswer(a *addition, _ bool) wire.Message {
+	a.value = wire.CounterValue{Value: a.Sum, HasValue: true, RequestID: a.id}
+	return &a.value
 }
 
 func counterGet(ctx context.Context, r *Request) {
@@ -426,7 +466,7 @@ func counterGet(ctx context.Context, r *Request) {
 		return
 	}
 	r.Behind(false)
-	sum, ok, err := c.Get([]byte(m.Key))
+	sum, ok, err := c.Get(r.keyOf(m.Key))
 	if err != nil {
 		r.Fail(err)
 		return
@@ -445,9 +485,10 @@ func counterAddOnce(ctx context.Context, r *Request) {
 		return
 	}
 	asked := *m
-	a := &partition.CounterAdd{Key: []byte(q.Key), Delta: q.Delta, Tag: &counter.Tag{Producer: q.Producer, Sequence: q.Sequence}}
-	r.add(c, a, func(sum int64, repeated bool) wire.Message {
-		return extended(&asked, wire.CounterSum{Value: sum, Repeated: repeated})
+	a := newAddition(q.Key, q.Delta)
+	a.Tag = &counter.Tag{Producer: q.Producer, Sequence: q.Sequence}
+	r.add(c, a, func(a *addition, repeated bool) wire.Message {
+		return extended(&asked, wire.CounterSum{Value: a.Sum, Repeated: repeated})
 	})
 }
 

@@ -18,6 +18,8 @@ type ledger struct {
 	acked, unacked int
 	// deferred counts replies that have not been answered.
 	deferred int
+	// free are replies that were answered in their turn, at most repliesKept.
+	free []*Reply
 	// late are deferred answers that have yet to be made; answering: somebody does.
 	late      []lateAnswer
 	answering bool
@@ -65,15 +67,37 @@ func (q *queue[T]) pop() {
 // deferredWindow is how many requests of a stream may wait for their answers.
 const deferredWindow = 256
 
+// repliesKept is how many of a stream's replies serve again.
+const repliesKept = 64
+
 // deferReply takes a place in the order of answers.
 func (s *session) deferReply() *Reply {
-	p := &Reply{s: s}
-	s.waitLedger(func() bool { return s.ledger.deferred < deferredWindow }, PausedWindow)
+	l := &s.ledger
+	s.waitLedger(func() bool { return l.deferred < deferredWindow }, PausedWindow)
 	s.out.mu.Lock()
-	s.ledger.replies.push(p)
-	s.ledger.deferred++
-	s.out.mu.Unlock()
+	defer s.out.mu.Unlock()
+	var p *Reply
+	if n := len(l.free); n > 0 {
+		p, l.free = l.free[n-1], l.free[:n-1]
+		p.done = false
+	} else {
+		p = &Reply{s: s}
+	}
+	l.replies.push(p)
+	l.deferred++
 	return p
+}
+
+// popReplyLocked takes out the reply whose turn it is, which was answered. It stays done,
+// so that whoever answers it a second time does no harm as long as it is free.
+func (s *session) popReplyLocked() {
+	l := &s.ledger
+	p := l.replies.front()
+	l.replies.pop()
+	p.frame = nil
+	if len(l.free) < repliesKept {
+		l.free = append(l.free, p)
+	}
 }
 
 // replied puts a deferred answer in its place, and sends all that are now in turn.
@@ -87,7 +111,7 @@ func (s *session) replied(p *Reply, m wire.Message) {
 	p.done = true
 	l.deferred--
 	if l.replies.front() == p {
-		l.replies.pop()
+		s.popReplyLocked()
 		if o.mu.err == nil {
 			o.mu.buf = wire.AppendMessage(o.mu.buf, m)
 		}
@@ -96,11 +120,11 @@ func (s *session) replied(p *Reply, m wire.Message) {
 		o.mu.parked += len(p.frame)
 	}
 	for next := l.replies.front(); next != nil && next.done; next = l.replies.front() {
-		l.replies.pop()
 		o.mu.parked -= len(next.frame)
 		if o.mu.err == nil {
 			o.mu.buf = append(o.mu.buf, next.frame...)
 		}
+		s.popReplyLocked()
 	}
 	s.settledLocked()
 	o.kickUnlock()

@@ -41,6 +41,7 @@ type session struct {
 	decoder wire.Decoder
 	request Request
 	got     got
+	key     []byte // see Request.keyOf
 	target  target
 	touched []Driver
 
