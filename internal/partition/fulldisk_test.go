@@ -2,6 +2,7 @@ package partition
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/felixlog/felix/internal/testkit/disk"
 	"github.com/felixlog/felix/storage"
 	"github.com/felixlog/felix/storage/segment"
+	"github.com/felixlog/felix/storage/vfs"
 )
 
 // TestAFullDiskRefusesWritesAlone fills a disk up to its reserve through one of two
@@ -101,6 +103,59 @@ func TestAFullDiskRefusesWritesAlone(t *testing.T) {
 	require.NoError(t, closeAll(t, filling, other))
 	closeCache(t, c)
 	require.NoError(t, d.Close())
+}
+
+// TestWhatAFullDiskRefusedOfAGroupIsSentAgain: neither a claim nor a delivery is lost by it.
+// The deliveries are the last ones the group allows: a claim that were lost would be a dead
+// letter.
+func TestWhatAFullDiskRefusedOfAGroupIsSentAgain(t *testing.T) {
+	faulty := disk.NewFaulty(vfs.OS())
+	s := openGroups(t, faulty, t.TempDir(), GroupsOptions{Defaults: queue.Config{MaxAttempts: 1, Visibility: time.Hour}})
+	defer s.close()
+	publish(t, s.p, numbered("job ", 10)...)
+	require.Len(t, s.poll("g", 1, 0), 1)
+	require.Len(t, s.poll("g", 2, 0), 2, "and nothing had to be written for them")
+	before := s.stats("g")
+	ops := map[string]GroupOp{
+		"ack":  ackOp(0),
+		"nack": nackOp(1),
+		"extend": func(now segment.Micros, g *queue.Group, _, tail storage.Offset) error {
+			if _, err := g.Extend(now, 2, 1, 2*time.Hour, tail); err != nil {
+				return err
+			}
+			return g.Ack(now, 0, tail) // an extension alone writes nothing
+		},
+		"seek": func(_ segment.Micros, g *queue.Group, head, tail storage.Offset) error {
+			_, err := g.Seek(tail, head, tail, false)
+			return err
+		},
+	}
+	for name, op := range ops {
+		faulty.Add(disk.Rule{Op: disk.OpWrite, Path: s.p.o.Groups.Dir + "/*.log", Action: disk.NoSpace(0)})
+		require.ErrorIs(t, s.groups.Do(deadline(t), "g", true, op), storage.ErrDiskFull, name)
+		s.reloaded()
+		require.Equal(t, before, s.stats("g"), name)
+	}
+	faulty.Add(disk.Rule{Op: disk.OpWrite, Path: s.p.o.Groups.Dir + "/*.log", Action: disk.NoSpace(0)})
+	_, err := s.groups.DeleteGroup(deadline(t), "g")
+	require.ErrorIs(t, err, storage.ErrDiskFull)
+	s.reloaded()
+	require.Equal(t, before, s.stats("g"), "delete")
+
+	require.NoError(t, s.ack("g", 0))
+	require.NoError(t, s.groups.Do(deadline(t), "g", true, nackOp(1)))
+	require.NoError(t, s.groups.Do(deadline(t), "g", true, func(now segment.Micros, g *queue.Group, _, tail storage.Offset) error {
+		_, err := g.Extend(now, 2, 1, 2*time.Hour, tail)
+		return err
+	}))
+	for i, r := range s.poll("g", 10, 0) {
+		require.EqualValues(t, 3+i, r.Offset)
+		require.EqualValues(t, 1, r.Attempts)
+	}
+	st := s.stats("g")
+	require.EqualValues(t, 1, st.Acked)
+	require.EqualValues(t, 1, st.Dead, "the nacked one")
+	require.EqualValues(t, 8, st.Claimed)
 }
 
 func closeAll(t *testing.T, shards ...*groupShard) error {

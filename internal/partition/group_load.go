@@ -104,7 +104,7 @@ func (g *Groups) reload() {
 			return
 		}
 		if g.trust(shard, epoch) {
-			g.wakeAll() // what was claimed is ready
+			g.wakeAll() // what a refused request had claimed is ready
 			return
 		}
 	}
@@ -146,6 +146,7 @@ func (g *Groups) trust(shard *queue.Shard, epoch uint64) bool {
 	if g.mu.epoch != epoch {
 		return false
 	}
+	shard.Resume(g.mu.shard)
 	g.mu.shard, g.mu.broken, g.mu.reloading, g.mu.dirty = shard, false, false, nil
 	return true
 }

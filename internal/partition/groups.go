@@ -58,7 +58,8 @@ var (
 // Drive writes the decision as one record, and its requests are answered when the record
 // is as durable as the stream's policy says. A request that changes nothing is answered
 // behind what was decided before it. If the log takes a decision back, every request of
-// it and of those behind it is refused, and the state is read from the log again.
+// it and of those behind it is refused, and the state is read from the log again; claims
+// and delays, which the log does not keep, stand as they did before those requests.
 type Groups struct {
 	keyed
 	o       GroupsOptions
@@ -96,6 +97,7 @@ type decision struct {
 	bytes   int                  // of parts
 	records [][]projection.Entry // once it is sealed
 	answers []answer
+	mark    queue.Mark // of the state, once it is sealed
 	batch   storage.Batch
 	g       *Groups
 }
@@ -293,6 +295,7 @@ func (g *Groups) decide(name string, create, wakes bool, op GroupOp, done func(e
 		g.forgetLocked(group)
 	}
 	if quiet {
+		g.mu.shard.Confirm(g.mu.shard.Mark())
 		return true, err
 	}
 	return false, nil
@@ -371,6 +374,7 @@ func (g *Groups) sealLocked() {
 	g.mu.open = nil
 	d.seal(g.mu.dirty)
 	g.mu.dirty = g.mu.dirty[:0]
+	d.mark = g.mu.shard.Mark()
 	d.batch = storage.Batch{User: d, Done: decisionDone, UseReserve: true, Barrier: len(d.records) == 0}
 	for _, entries := range d.records {
 		payload := make([]byte, 0, projection.EntrySetSize(entries))
@@ -401,6 +405,9 @@ func decisionDone(b *storage.Batch) {
 	d := b.User.(*decision)
 	g := d.g
 	g.mu.Lock()
+	if b.Err == nil {
+		g.mu.shard.Confirm(d.mark) // the state is that of d: it is replaced when nothing flies
+	}
 	if g.mu.flying--; g.mu.flying == 0 && g.mu.landed != nil {
 		close(g.mu.landed)
 		g.mu.landed = nil

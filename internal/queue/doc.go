@@ -30,7 +30,9 @@
 //
 // What lasts: position, handed, settled offsets above the position, attempts beyond the
 // first, dead letters, redriven offsets, totals, configuration. What does not: claims,
-// delays and who holds them; after a restart those records are ready.
+// delays and who holds them; after a restart those records are ready. A broker that goes
+// on, and only has to read its state again because a write was refused, takes them from
+// the state before, as they stood after the last call that was written (Shard.Resume).
 //
 // Errors: ErrInvalid (an offset that cannot have been handed out, a limit), ErrStale (a
 // claim that no longer stands), ErrNotDead (nothing to redrive).

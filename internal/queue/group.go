@@ -102,6 +102,8 @@ type Group struct {
 	goneBlocks  []uint64 // blocks passed whose entries are to be deleted
 	goneCopies  []Offset // payload copies no longer needed
 	existed     bool     // the log has an entry of the group, or will have
+
+	journal *journal // the shard's
 }
 
 func newGroup(name string, at Offset) *Group {
@@ -192,7 +194,8 @@ func (g *Group) count(s state, by int) {
 }
 
 // leave takes an item out of the counts of the state it is in.
-func (g *Group) leave(it *item) {
+func (g *Group) leave(o Offset, it *item) {
+	g.noteItem(o, it)
 	g.count(it.state, -1)
 	if it.state == claimed {
 		g.owners.release(it.owner)
@@ -201,8 +204,8 @@ func (g *Group) leave(it *item) {
 }
 
 // move changes an item's state.
-func (g *Group) move(it *item, to state) {
-	g.leave(it)
+func (g *Group) move(o Offset, it *item, to state) {
+	g.leave(o, it)
 	g.count(to, 1)
 	it.state = to
 }
@@ -211,7 +214,7 @@ func (g *Group) move(it *item, to state) {
 func (g *Group) settleOffset(o Offset) {
 	g.dirty = true
 	if r := g.again[o]; r != nil {
-		g.leave(&r.item)
+		g.leave(o, &r.item)
 		if r.copied {
 			g.goneCopies = append(g.goneCopies, o)
 		}
@@ -220,7 +223,7 @@ func (g *Group) settleOffset(o Offset) {
 		return
 	}
 	if it := g.find(o); it != nil {
-		g.leave(it)
+		g.leave(o, it)
 	}
 	g.win.settle(o)
 	if o == g.position {
@@ -242,7 +245,7 @@ func (g *Group) open(o Offset, it *item, now Micros) {
 		g.bury(o, it, ReasonAttempts, now)
 		return
 	}
-	g.move(it, ready)
+	g.move(o, it, ready)
 	it.deadline, it.timed = 0, false
 	g.owed.push(timer{0, o})
 }
@@ -266,7 +269,7 @@ func (g *Group) Tick(now Micros) {
 	for len(g.timers) > 0 && g.timers[0].at <= now {
 		t := g.timers.pop()
 		it := g.find(t.offset)
-		if it == nil || !it.timed || it.deadline != t.at || it.state != claimed && it.state != delayed {
+		if it == nil || !it.timed || it.deadline != t.at || !it.inFlight() {
 			continue
 		}
 		g.open(t.offset, it, now)
@@ -276,18 +279,6 @@ func (g *Group) Tick(now Micros) {
 	}
 	if len(g.timers) > 4*g.InFlight()+1024 {
 		g.pruneTimers()
-	}
-}
-
-// pruneTimers drops the deadlines that no item has any more: each extension of a claim
-// leaves one behind.
-func (g *Group) pruneTimers() {
-	old := g.timers
-	g.timers = make(timerHeap, 0, g.InFlight())
-	for _, t := range old {
-		if it := g.find(t.offset); it != nil && it.timed && it.deadline == t.at && (it.state == claimed || it.state == delayed) {
-			g.timers.push(t)
-		}
 	}
 }
 
@@ -335,6 +326,7 @@ func (g *Group) Poll(now Micros, r PollRequest, out []Handout) ([]Handout, error
 	if g.cfg.Exclusive && r.Member == "" {
 		return out, fmt.Errorf("%w: group %q is exclusive: name the consumer", ErrInvalid, g.name)
 	}
+	g.note()
 	g.Trim(r.Head)
 	g.Tick(now)
 	visibility := r.Visibility
@@ -383,7 +375,7 @@ func (g *Group) Poll(now Micros, r PollRequest, out []Handout) ([]Handout, error
 }
 
 func (g *Group) claim(o Offset, it *item, deadline Micros, r PollRequest) Handout {
-	g.move(it, claimed)
+	g.move(o, it, claimed)
 	if it.attempts < math.MaxUint16 {
 		it.attempts++
 	}
@@ -491,7 +483,7 @@ func (g *Group) Unclaim(o Offset) {
 	if it == nil || it.state != claimed {
 		return
 	}
-	g.move(it, ready)
+	g.move(o, it, ready)
 	it.attempts--
 	it.deadline, it.timed = 0, false
 	g.owed.push(timer{0, o})
@@ -578,7 +570,7 @@ func (g *Group) Nack(now Micros, r NackRequest) error {
 	if delay == 0 || uint32(it.attempts) >= g.cfg.maxAttempts() {
 		g.open(r.Offset, it, now)
 	} else {
-		g.move(it, delayed)
+		g.move(r.Offset, it, delayed)
 		it.deadline, it.timed = after(now, delay), true
 		g.timers.push(timer{it.deadline, r.Offset})
 	}
@@ -597,6 +589,7 @@ func (g *Group) Extend(now Micros, o Offset, attempts uint32, d time.Duration, t
 		return 0, err
 	}
 	d = min(d, MaxVisibility)
+	g.noteItem(o, it)
 	it.deadline = after(now, d)
 	g.timers.push(timer{it.deadline, o})
 	return d, nil
@@ -664,6 +657,7 @@ func (g *Group) Seek(to, head, tail Offset, ifNew bool) (bool, error) {
 	if ifNew && g.existed {
 		return false, nil
 	}
+	g.noteAll()
 	for n := range g.win.blocks {
 		if b := g.win.blocks[n]; b != nil && b.stored || b == nil && g.win.done[n].stored {
 			g.goneBlocks = append(g.goneBlocks, g.win.first+uint64(n))

@@ -40,6 +40,14 @@ func (s *owners) take(member string, conn uint64) uint32 {
 	return id
 }
 
+// get is the consumer of a number that holds claims; nobody for 0.
+func (s *owners) get(id uint32) owner {
+	if id == 0 {
+		return owner{}
+	}
+	return s.list[id-1]
+}
+
 // release ends one claim of a number.
 func (s *owners) release(id uint32) {
 	if id == 0 {

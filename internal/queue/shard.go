@@ -16,11 +16,12 @@ const MaxGroups = 100_000
 
 // Shard holds the groups of one stream shard.
 type Shard struct {
-	groups map[string]*Group
+	groups  map[string]*Group
+	journal *journal
 }
 
 // NewShard returns a shard without groups.
-func NewShard() *Shard { return &Shard{groups: map[string]*Group{}} }
+func NewShard() *Shard { return &Shard{groups: map[string]*Group{}, journal: &journal{}} }
 
 // Len is the number of groups.
 func (s *Shard) Len() int { return len(s.groups) }
@@ -60,8 +61,13 @@ func (s *Shard) Group(name string, head Offset) (*Group, error) {
 		return nil, fmt.Errorf("%w: the shard has %d groups, at most %d", ErrInvalid, len(s.groups), MaxGroups)
 	}
 	g := newGroup(name, head)
-	s.groups[name] = g
+	s.add(g)
 	return g, nil
+}
+
+func (s *Shard) add(g *Group) {
+	g.journal = s.journal
+	s.groups[g.name] = g
 }
 
 // Forget drops a group of which the log has nothing.
@@ -73,6 +79,7 @@ func (s *Shard) Delete(name string, out []projection.Entry) ([]projection.Entry,
 	if !ok {
 		return out, false
 	}
+	g.noteAll()
 	delete(s.groups, name)
 	return g.EncodeDelete(out), true
 }
@@ -178,7 +185,7 @@ func (l *Loader) Build(tail Offset) (s *Shard, clamped int, err error) {
 		if cut {
 			clamped++
 		}
-		s.groups[name] = g
+		s.add(g)
 	}
 	return s, clamped, nil
 }

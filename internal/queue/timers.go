@@ -47,3 +47,15 @@ func (h *timerHeap) pop() timer {
 		i = least
 	}
 }
+
+// pruneTimers drops the deadlines that no item has any more: each extension of a claim
+// leaves one behind.
+func (g *Group) pruneTimers() {
+	old := g.timers
+	g.timers = make(timerHeap, 0, g.InFlight())
+	for _, t := range old {
+		if it := g.find(t.offset); it != nil && it.timed && it.deadline == t.at && it.inFlight() {
+			g.timers.push(t)
+		}
+	}
+}

@@ -20,6 +20,9 @@ type item struct {
 	timed    bool // an entry of the deadline heap is good for it
 }
 
+// inFlight reports whether the item is claimed or delayed.
+func (it *item) inFlight() bool { return it.state == claimed || it.state == delayed }
+
 const blockSize = 256 // offsets; also the unit that is written
 
 // block holds the items of blockSize consecutive offsets.
