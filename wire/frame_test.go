@@ -124,7 +124,8 @@ func (s *randomReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Gather reads on only behind a part of a frame, and only for one that is small enough.
+// Gather reads on only behind a part of a frame, or where one is expected, and only for one
+// that is small enough.
 func TestGather(t *testing.T) {
 	frame := FinishFrame(append(AppendHeader(nil, FlagBinaryPublishBatch, 0), "payload"...), 0)
 	pieces := [][]byte{frame[2:3], frame[3 : HeaderBytes+1], nil, frame[HeaderBytes+1:]}
@@ -137,20 +138,27 @@ func TestGather(t *testing.T) {
 	}
 	r := NewReader(bytes.NewReader(append(bytes.Clone(frame), frame[:2]...)), 100)
 	defer r.Close()
-	require.False(t, r.Gather(1000, read))
+	require.False(t, r.Gather(1000, false, read))
 	require.Zero(t, asked, "nothing says that more comes")
 	_, err := r.Next()
 	require.NoError(t, err)
-	require.False(t, r.Gather(1000, read))
+	require.False(t, r.Gather(1000, false, read))
 	require.Equal(t, 3, asked)
-	require.False(t, r.Gather(len(frame)-1, read))
+	require.False(t, r.Gather(len(frame)-1, false, read))
 	require.Equal(t, 3, asked, "the frame is too large")
-	require.True(t, r.Gather(len(frame), read))
+	require.True(t, r.Gather(len(frame), false, read))
 	f, err := r.Next()
 	require.NoError(t, err)
 	require.Equal(t, "payload", string(f.Payload))
-	require.False(t, r.Gather(1000, read))
+	require.False(t, r.Gather(1000, false, read))
 	require.Equal(t, 4, asked)
+
+	pieces = [][]byte{frame, nil}
+	require.True(t, r.Gather(1000, true, read), "more is expected behind a whole frame")
+	_, err = r.Next()
+	require.NoError(t, err)
+	require.False(t, r.Gather(1000, true, read), "and did not come")
+	require.Equal(t, 6, asked)
 }
 
 // Frames of all sizes come out whole however the bytes arrive, and a retained

@@ -98,13 +98,13 @@ func (r *Reader) pending() (int, error) {
 	return HeaderBytes + int(h.Length), err
 }
 
-// Gather is Buffered, but if a part of a frame of at most so many bytes is there it reads
-// on first: with read, which gives what has arrived without waiting, for as long as it
-// gives something.
-func (r *Reader) Gather(most int, read func([]byte) int) bool {
+// Gather is Buffered, but if a part of a frame of at most so many bytes is there, or is
+// expected to be, it reads on first: with read, which gives what has arrived without
+// waiting, for as long as it gives something.
+func (r *Reader) Gather(most int, expected bool, read func([]byte) int) bool {
 	for !r.Buffered() {
 		total, err := r.pending()
-		if err != nil || r.w == r.r || total > most {
+		if err != nil || r.w == r.r && !expected || total > most {
 			return false
 		}
 		r.makeRoom(total)

@@ -29,6 +29,8 @@ type TLSArrivals struct {
 	whole bool
 	// asks: with whole, see what else has arrived at the socket.
 	asks bool
+	// filled: the last ReadTogether or ReadNow had no room for more.
+	filled bool
 }
 
 // arrivalsLeast is what the buffer begins with, in bytes.
@@ -50,7 +52,7 @@ func (a *TLSArrivals) Read(p []byte) (int, error) {
 		if a.asks && a.Now != nil {
 			// What ends the connection is found again by fill.
 			a.makeRoom()
-			a.filled(a.Now.ReadNow(a.buf[a.w:]))
+			a.took(a.Now.ReadNow(a.buf[a.w:]))
 		}
 		if !a.ready() {
 			return 0, noRecordError{}
@@ -88,6 +90,7 @@ func (a *TLSArrivals) ReadTogether(conn io.Reader, p []byte) (int, error) {
 			break
 		}
 	}
+	a.filled = n == len(p)
 	return n, err
 }
 
@@ -104,8 +107,13 @@ func (a *TLSArrivals) ReadNow(conn io.Reader, p []byte) int {
 		}
 	}
 	a.whole, a.asks = false, false
+	a.filled = n == len(p)
 	return n
 }
+
+// More says, without asking Socket, that what has been given out is not all that was sent
+// with it: a part of the next record has arrived, or there was no room.
+func (a *TLSArrivals) More() bool { return a.w > a.r || a.filled }
 
 // next is the size of the record that begins at r, its header included.
 func (a *TLSArrivals) next() int {
@@ -122,7 +130,7 @@ func (a *TLSArrivals) ready() bool {
 func (a *TLSArrivals) fill() error {
 	a.makeRoom()
 	n, err := a.Socket.Read(a.buf[a.w:])
-	a.filled(n)
+	a.took(n)
 	if n > 0 {
 		return nil
 	}
@@ -142,7 +150,7 @@ func (a *TLSArrivals) makeRoom() {
 	}
 }
 
-func (a *TLSArrivals) filled(n int) {
+func (a *TLSArrivals) took(n int) {
 	a.w += n
 	if a.w == len(a.buf) && len(a.buf) < a.Most {
 		a.buf = append(make([]byte, 0, a.Most), a.buf...)[:a.Most]

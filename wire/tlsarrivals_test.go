@@ -236,3 +236,27 @@ func TestGuardTLSArrivalsAllocateNothing(t *testing.T) {
 	require.Len(t, a.buf, 16<<10)
 	require.Zero(t, testing.AllocsPerRun(20, turn))
 }
+
+// More is known without another read of the socket: by a part of a record, or for want of
+// room.
+func TestMoreTLSRecordsAreExpected(t *testing.T) {
+	last := tlsRecord("three")
+	for cut := range last {
+		a, conn, in := opened(append(append(tlsRecord("one,"), tlsRecord("two,")...), last[:cut]...), last[cut:])
+		p := make([]byte, 1<<10)
+		_, err := a.ReadTogether(conn, p)
+		require.NoError(t, err)
+		require.Equal(t, cut > 0, a.More(), "cut at %d", cut)
+		a.Now = in
+		require.NotZero(t, a.ReadNow(conn, p))
+		require.False(t, a.More(), "cut at %d", cut)
+	}
+	a, conn, _ := opened(append(tlsRecord("one,"), tlsRecord("two,")...))
+	for range 2 {
+		_, err := a.ReadTogether(conn, make([]byte, 4))
+		require.NoError(t, err)
+		require.True(t, a.More())
+	}
+	require.Zero(t, a.ReadNow(conn, make([]byte, 4)))
+	require.False(t, a.More())
+}

@@ -129,7 +129,7 @@ func (r *Request) Behind(publishes bool) {
 func (r *Request) Wait(ctx context.Context, f func(ctx context.Context)) {
 	s := r.s
 	r.Behind(true)
-	s.settleBurst()
+	s.settleBurst(true)
 	defer s.out.hold()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

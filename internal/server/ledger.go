@@ -218,7 +218,7 @@ func (s *session) waitLedger(ok func() bool, why Pause) {
 		return
 	}
 	o.mu.Unlock()
-	s.settleBurst()
+	s.settleBurst(true)
 	o.mu.Lock()
 	if !ok() {
 		o.mu.Unlock()
@@ -234,13 +234,22 @@ func (s *session) waitLedger(ok func() bool, why Pause) {
 	o.mu.Unlock()
 }
 
+// inFlight is how many requests have been taken on and not answered.
+func (s *session) inFlight() int {
+	s.out.mu.Lock()
+	defer s.out.mu.Unlock()
+	return s.ledger.inFlightLocked()
+}
+
+func (l *ledger) inFlightLocked() int { return l.acked + l.unacked + l.deferred }
+
 // waitSettled waits until everything taken on is answered. The shards answer in any
 // case, whatever became of the client.
 func (s *session) waitSettled() {
 	o := &s.out
 	o.mu.Lock()
 	s.ledger.waiting++
-	for s.ledger.acked+s.ledger.unacked+s.ledger.deferred > 0 {
+	for s.ledger.inFlightLocked() > 0 {
 		o.changed.Wait()
 	}
 	s.ledger.waiting--

@@ -27,6 +27,14 @@ type link interface {
 	listens(err error) bool
 }
 
+// arriving is a link that tells what of its bytes has arrived.
+type arriving interface {
+	// readNow gives what has arrived, without waiting; 0 when that is nothing.
+	readNow(p []byte) int
+	// more says that readNow is likely to give something, which is known without asking.
+	more() bool
+}
+
 // eventLink is the stream events leave on.
 type eventLink interface {
 	io.Writer

@@ -59,10 +59,11 @@ func withLimits(l Limits) worldOption { return func(o *Options) { o.Limits = l }
 
 func newWorld(t testing.TB, options ...worldOption) *world {
 	t.Helper()
-	return newWorldWithin(t, broker.Limits{}, options...)
+	return newWorldOf(t, broker.Options{}, options...)
 }
 
-func newWorldWithin(t testing.TB, limits broker.Limits, options ...worldOption) *world {
+// newWorldOf is newWorld of a broker with options, but for its catalog and root.
+func newWorldOf(t testing.TB, of broker.Options, options ...worldOption) *world {
 	t.Helper()
 	dir := t.TempDir()
 	w := &world{t: t, refused: map[Refusal]int{}, paused: map[Pause]int{}, changed: make(chan struct{}, 1)}
@@ -89,7 +90,8 @@ func newWorldWithin(t testing.TB, limits broker.Limits, options ...worldOption) 
 		require.NoError(t, err)
 	}
 	w.root = filepath.Join(dir, "streams")
-	w.broker, err = broker.Open(ctx, broker.Options{Catalog: catalog, Root: w.root, Limits: limits})
+	of.Catalog, of.Root = catalog, w.root
+	w.broker, err = broker.Open(ctx, of)
 	require.NoError(t, err)
 	w.stream("orders", meta.Stream{Shards: 1, Durable: true})
 	w.stream("wide", meta.Stream{Shards: 4, Durable: true})

@@ -212,7 +212,7 @@ func (s *session) publish(p *publication, size int, to *route) {
 		return
 	}
 	if !s.conn.admit(size) {
-		s.settleBurst()
+		s.settleBurst(true)
 		s.server.events.paused(PausedInFlight)
 		if err := s.conn.admitWait(size); err != nil {
 			s.failPublish(p, wire.NewFailure(wire.CodeOverloaded, "the connection ends"))

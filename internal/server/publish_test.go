@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -8,6 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/felixlog/felix/internal/broker"
+	"github.com/felixlog/felix/internal/meta"
+	"github.com/felixlog/felix/internal/testkit/disk"
+	"github.com/felixlog/felix/storage/vfs"
 	"github.com/felixlog/felix/wire"
 )
 
@@ -318,5 +323,38 @@ func TestMixedRequestsOnOneStream(t *testing.T) {
 	for i := range uint64(50) {
 		require.Equal(t, 3*i+1, requests[i])
 		require.Equal(t, []uint64{3 * i, 3*i + 2}, publishes[2*i:2*i+2])
+	}
+}
+
+// Behind a large burst the reader goes on while its log flushes, unless it has nothing else
+// in flight: what comes next is queued by then, or written where no flush is waited for.
+func TestALargeBurstIsNotFlushedByItsReader(t *testing.T) {
+	faulty := disk.NewFaulty(vfs.OS())
+	w := newWorldOf(t, broker.Options{FS: faulty})
+	w.stream("flushed", meta.Stream{Shards: 1, Durable: true, Fsync: meta.FsyncOnCommit})
+	p := w.dial(transportTCP).login()
+	for id, stream := range []string{"orders", "flushed"} {
+		p.publish(acked(uint64(id), batch(stream, "opens it")))
+		require.False(t, p.ack().Failed)
+	}
+	release := w.blocked("blocked")
+	p.publish(acked(2, batch("blocked", "stays in flight")))
+	flushes, writes := disk.NewGate(), disk.NewGate()
+	defer flushes.Open()
+	writes.Open()
+	faulty.Add(disk.Rule{Op: disk.OpFlush, Path: "*.log", Action: disk.Hold(flushes)})
+	p.publish(acked(3, batch("flushed", strings.Repeat("x", 2*inlineMost))))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	require.NoError(t, flushes.Await(ctx, 1))
+	faulty.Add(disk.Rule{Op: disk.OpWrite, Path: "*.log", Action: disk.Hold(writes)})
+	p.publish(acked(4, batch("orders", "y")))
+	require.NoError(t, writes.Await(ctx, 1))
+	flushes.Open()
+	release()
+	for id := range uint64(3) {
+		ack := p.ack()
+		require.Equal(t, 2+id, ack.RequestID)
+		require.False(t, ack.Failed)
 	}
 }

@@ -120,5 +120,8 @@ func (l tcpLink) Write(p []byte) (int, error) {
 // readNow gives what has arrived, without waiting; 0 when that is nothing.
 func (l tcpLink) readNow(p []byte) int { return l.records.came.ReadNow(l.Conn, p) }
 
+// more says that readNow is likely to give something, which is known without asking.
+func (l tcpLink) more() bool { return l.records.came.More() }
+
 // socket is the connection below TLS.
 func (l tcpLink) socket() net.Conn { return l.records.Conn }

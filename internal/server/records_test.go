@@ -239,6 +239,34 @@ func TestGuardBurstOfLargeFrames(t *testing.T) {
 	require.False(t, s.hasMore(len(f.Payload)))
 }
 
+// A frame that ends where a read of the socket did is one burst with the next, of which
+// that read took the beginning.
+func TestGuardBurstGoesOnBehindAWholeFrame(t *testing.T) {
+	client, held, link := arrivingPair(t)
+	require.NoError(t, held.Conn.(*net.UnixConn).SetWriteBuffer(1<<20))
+	frame := wire.AppendPublishBatch(nil, &wire.PublishBatchFrame{Tenant: "t", Namespace: "n", Stream: "s", Payloads: [][]byte{make([]byte, 80<<10)}})
+	held.hold = true
+	_, err := client.Write(frame)
+	require.NoError(t, err)
+	first := held.buf.Len()
+	_, err = client.Write(frame)
+	require.NoError(t, err)
+	all := held.buf.Bytes()
+	_, err = held.Conn.Write(all[:first+1])
+	require.NoError(t, err)
+
+	s := &session{link: link}
+	s.ahead.init(link, func(func()) {})
+	s.reader = wire.NewReader(&s.ahead, 1<<20)
+	defer s.reader.Close()
+	f, err := s.reader.Next()
+	require.NoError(t, err)
+	require.False(t, s.hasMore(len(f.Payload)))
+	_, err = held.Conn.Write(all[first+1:])
+	require.NoError(t, err)
+	require.True(t, s.hasMore(len(f.Payload)))
+}
+
 // countedConn counts the writes to a socket, and may fail them.
 type countedConn struct {
 	net.Conn

@@ -340,7 +340,7 @@ func TestAPollKeepsNothingBack(t *testing.T) {
 // A delete that stands is never answered as refused, though the value it took away cannot
 // be read; and clients are not told where the broker keeps its files.
 func TestADeleteOfADamagedValue(t *testing.T) {
-	w := newWorldWithin(t, broker.Limits{CacheValuesBytes: -1}) // values are read from the disk
+	w := newWorldOf(t, broker.Options{Limits: broker.Limits{CacheValuesBytes: -1}}) // values are read from the disk
 	w.cache("kept", 1)
 	p := w.dial(transportTCP).login()
 	key := func(m wire.Message) wire.Message {

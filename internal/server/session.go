@@ -137,7 +137,8 @@ func (s *session) read() error {
 			return err
 		}
 		s.out.hold()
-		for taken := 0; ; {
+		taken := 0
+		for {
 			taken += len(frame.Payload)
 			err = s.handle(frame)
 			if err != nil || s.ended || !s.hasMore(taken) {
@@ -147,7 +148,7 @@ func (s *session) read() error {
 				break
 			}
 		}
-		s.settleBurst()
+		s.settleBurst(taken <= inlineMost || s.inFlight() <= 1)
 		switch {
 		case err != nil:
 			return err
@@ -157,24 +158,32 @@ func (s *session) read() error {
 	}
 }
 
-// burstBytes is how much a burst reads on for. A log writes no more at once either.
-const burstBytes = 1 << 20
+const (
+	// burstBytes is how much a burst reads on for. The answers of others wait for its end,
+	// and a log that flushes takes in no less at once.
+	burstBytes = 256 << 10
+	// inlineMost is the largest burst whose flush is the reader's work, as is that of a
+	// request which is alone: it is spared the way to another goroutine and back. Behind
+	// others more is likely on its way, and is decrypted, decoded and queued during the flush.
+	inlineMost = 64 << 10
+)
 
 // hasMore reports whether another frame has arrived, after so many bytes of a burst.
 // Frames larger than a read would otherwise be driven, and flushed, one by one.
 func (s *session) hasMore(taken int) bool {
-	l, ok := s.link.(interface{ readNow(p []byte) int })
+	l, ok := s.link.(arriving)
 	// While somebody may be reading ahead, the link is not ours alone.
 	if !ok || s.ahead.used {
 		return s.reader.Buffered()
 	}
-	return s.reader.Gather(burstBytes-taken, l.readNow)
+	return s.reader.Gather(burstBytes-taken, l.more(), l.readNow)
 }
 
-// settleBurst drives what was touched and writes what was answered.
-func (s *session) settleBurst() {
+// settleBurst drives what was touched and writes what was answered. Inline, a log that is
+// alone in the burst is flushed here too.
+func (s *session) settleBurst(inline bool) {
 	for i, d := range s.touched {
-		d.Drive(len(s.touched) == 1)
+		d.Drive(inline && len(s.touched) == 1)
 		s.touched[i] = nil
 	}
 	s.touched = s.touched[:0]
@@ -358,7 +367,7 @@ func (s *session) end(err error) {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		s.server.events.refused(RefusedFrame)
 	}
-	s.settleBurst()
+	s.settleBurst(true)
 	s.waitSettled()
 	if s.eventsTaken {
 		// Closing the connection is how it is unsubscribed.
@@ -413,7 +422,7 @@ func (s *session) makeRoom() error {
 	if !s.out.full() {
 		return nil
 	}
-	s.settleBurst()
+	s.settleBurst(true)
 	err := s.waitRoom()
 	s.out.hold()
 	return err
