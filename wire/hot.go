@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// The messages that a busy cache is made of are written and read here, without noting
-// their fields first. What is written is what their fields methods write, byte for byte.
+// The messages that a busy cache is made of, and in hotgroup.go a busy group, are written
+// and read here, without noting their fields first. What is written is what their fields methods write, byte for byte.
 // What is read is only the very layout that they write, which the published clients write
 // as well; of anything else these functions keep away, and the fields are looked up.
 
@@ -54,6 +54,12 @@ func appendHot(dst []byte, m Message) ([]byte, bool) {
 		dst = appendUint(dst, keyVersion, m.Version, m.HasVersion)
 	case *CacheOK:
 		dst = strconv.AppendUint(append(dst, headCacheOK...), m.RequestID, 10)
+	case *GroupPoll:
+		dst = appendGroupPoll(dst, m)
+	case *GroupAck:
+		dst = appendGroupAck(dst, m)
+	case *GroupRecords:
+		dst = appendGroupRecords(dst, m)
 	default:
 		return dst, false
 	}
@@ -106,16 +112,37 @@ type hotKinds struct {
 	put   CachePut
 	value CacheValue
 	ok    CacheOK
+
+	poll    GroupPoll
+	ack     GroupAck
+	records GroupRecords
 }
+
+// The beginnings of all that is hot.
+const (
+	headCache = `{"type":"cache_`
+	headGroup = `{"type":"group_`
+)
 
 // decodeHot reads a message it knows, in the layout it knows.
 func (d *Decoder) decodeHot(payload []byte) (Message, bool) {
-	const shared = `{"type":"cache_`
-	if len(payload) < len(headCacheOK) || string(payload[:len(shared)]) != shared {
+	if len(payload) < len(headCacheOK) {
 		return nil, false
 	}
+	d.reuse()
 	r := layout{in: payload}
-	switch payload[len(shared)] {
+	switch string(payload[:len(headCache)]) {
+	case headCache:
+		return d.decodeHotCache(&r)
+	case headGroup:
+		return d.decodeHotGroup(&r)
+	}
+	return nil, false
+}
+
+// decodeHotCache is decodeHot of what begins with a cache's type.
+func (d *Decoder) decodeHotCache(r *layout) (Message, bool) {
+	switch r.in[len(headCache)] {
 	case 'g':
 		m := &d.hot.get
 		r.literal(headCacheGet)
@@ -239,7 +266,6 @@ func (r *layout) base64(d *Decoder) []byte {
 	if r.failed {
 		return nil
 	}
-	d.reuse()
 	dst := d.room(base64Strict.DecodedLen(len(b)), len(r.in))
 	n, err := base64Strict.Decode(dst, b)
 	if err != nil {

@@ -33,7 +33,7 @@ func TestHotMessagesAreAsTheirFields(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 11))
 	var d Decoder
 	for range 3000 {
-		for _, m := range []Message{&CacheGet{}, &CachePut{}, &CacheValue{}, &CacheOK{}} {
+		for _, m := range []Message{&CacheGet{}, &CachePut{}, &CacheValue{}, &CacheOK{}, &GroupPoll{}, &GroupAck{}, &GroupRecords{}} {
 			fill(r, reflect.ValueOf(m).Elem())
 			hot, ok := appendHot([]byte("before"), m)
 			require.True(t, ok)
@@ -87,6 +87,54 @@ func TestOtherLayoutsAreNotHot(t *testing.T) {
 		`{"type":"cache_put","tenant_id":"t","namespace":"n","cache":"c","key":"k","value":null}`,
 		`{"type":"cache_put_if","tenant_id":"t","namespace":"n","cache":"c","key":"k","value":"YQ==","condition":"absent","request_id":1}`,
 		`{"type":"cache_ok","request_id":}`, `{"type":"cache_ok","request_id":-1}`, `{"type":"cache_`, ``,
+	} {
+		_, ok := d.decodeHot([]byte(payload))
+		require.False(t, ok, payload)
+		sameRead(t, &d, []byte(payload))
+	}
+}
+
+// Of group messages likewise.
+func TestOtherLayoutsOfGroupsAreNotHot(t *testing.T) {
+	const (
+		poll    = `{"type":"group_poll","tenant_id":"t","namespace":"n","stream":"s","shard":0,"group":"g","max_records":1,"wait_ms":2,"consumer":"c","reclaim":true,"visibility_ms":3,"request_id":1}`
+		ack     = `{"type":"group_ack","tenant_id":"t","namespace":"n","stream":"s","shard":0,"group":"g","offset":5,"request_id":1}`
+		records = `{"type":"group_records","records":[{"offset":5,"payload":"YQ==","attempts":1,"skipped_before":2,"publisher":"p","timestamp_micros":3},{"offset":6,"payload":""}],"request_id":1}`
+	)
+	var d Decoder
+	for _, payload := range []string{
+		poll, ack, records, `{"type":"group_records","records":[],"request_id":1}`,
+		strings.Replace(poll, `,"wait_ms":2,"consumer":"c","reclaim":true,"visibility_ms":3`, ``, 1),
+	} {
+		_, ok := d.decodeHot([]byte(payload))
+		require.True(t, ok, payload)
+		sameRead(t, &d, []byte(payload))
+	}
+	for _, payload := range []string{
+		strings.Replace(poll, `"shard":0`, `"shard":4294967296`, 1),
+		strings.Replace(poll, `"max_records":1`, `"max_records":4294967296`, 1),
+		strings.Replace(poll, `"reclaim":true`, `"reclaim":false`, 1),
+		strings.Replace(poll, `"c"`, "\"\xff\"", 1),
+		strings.Replace(poll, `"c"`, `"\u0063"`, 1),
+		strings.Replace(poll, `"c"`, `null`, 1),
+		strings.Replace(poll, `"wait_ms":2,`, `"wait_ms":02,`, 1),
+		strings.Replace(poll, `,"request_id":1`, ``, 1),
+		strings.Replace(ack, `"offset":5`, `"offset":-5`, 1),
+		strings.Replace(ack, `"offset":5`, `"offset":5,"offset":5`, 1),
+		strings.Replace(ack, `"g"`, `""x`, 1),
+		strings.Replace(records, `"attempts":1`, `"attempts":4294967296`, 1),
+		strings.Replace(records, `"YQ=="`, `"YQ"`, 1),
+		strings.Replace(records, `"YQ=="`, `null`, 1),
+		strings.Replace(records, `"p"`, "\"\xff\"", 1),
+		strings.Replace(records, `},{`, `}{`, 1),
+		strings.Replace(records, `},{`, `},,{`, 1),
+		strings.Replace(records, `}]`, `},]`, 1),
+		strings.Replace(records, `}]`, `}`, 1),
+		strings.Replace(records, `}]`, `,"x":0}]`, 1),
+		`{"type":"group_records","records":[,],"request_id":1}`,
+		`{"type":"group_records","records":[1],"request_id":1}`,
+		`{"type":"group_records","records":null,"request_id":1}`,
+		poll + " ", ack + "}", `{"type":"group_polls","request_id":1}`, `{"type":"group_`,
 	} {
 		_, ok := d.decodeHot([]byte(payload))
 		require.False(t, ok, payload)
