@@ -65,6 +65,9 @@ func (l Latest) LiveBytes() (n int64) {
 
 // Restate implements Reading.
 func (l Latest) Restate(rec *segment.Record, f func(key, payload []byte) error) (dropped int, err error) {
+	if !l.names(rec.Offset) {
+		return 1, nil
+	}
 	err = l.codec.Changes(rec, func(c Change) error {
 		ref, ok := l.Get(c.Key)
 		if !ok || ref.Offset != rec.Offset || ref.Expires != 0 && l.Expired != nil && l.Expired(ref.Expires) {
@@ -117,6 +120,15 @@ type Compactor struct {
 	page    storage.Page
 	next    segment.Offset // copied below this; within the oldest segment
 	seen    map[string]struct{}
+	copies  []*copying // of one page
+	spare   []*copying // those of pages before, to be used again
+}
+
+// copying is a copy on its way.
+type copying struct {
+	storage.Batch
+	copy    Copy
+	payload [1][]byte
 }
 
 // NewCompactor returns a compactor for a log and what reads it.
@@ -179,6 +191,7 @@ func (c *Compactor) Segment(ctx context.Context) (CompactResult, error) {
 	if c.reading.Applied() < oldest.Next {
 		return res, nil // not caught up: the index cannot say yet what is live
 	}
+	defer func() { c.copies, c.spare = nil, nil }() // a compactor at rest keeps none
 	for c.next < oldest.Next {
 		if err := c.copyPage(ctx, oldest.Next, &res); err != nil {
 			return res, fmt.Errorf("compact segment %d at record %d: %w", oldest.ID, c.next, err)
@@ -213,19 +226,21 @@ func (c *Compactor) copyPage(ctx context.Context, end segment.Offset, res *Compa
 			return err
 		}
 	}
-	copies, err := c.liveEntries(res)
-	if err != nil {
+	if err := c.liveEntries(res); err != nil {
 		return err
 	}
-	if err := c.append(ctx, copies, res); err != nil {
+	if err := c.append(ctx, res); err != nil {
+		c.copies, c.spare = nil, nil // some may be in flight yet
 		return err
 	}
 	c.next = c.page.Next
 	return nil
 }
 
-func (c *Compactor) liveEntries(res *CompactResult) ([]*storage.Batch, error) {
-	var copies []*storage.Batch
+// liveEntries makes the copies of a page.
+func (c *Compactor) liveEntries(res *CompactResult) error {
+	c.spare = append(c.spare, c.copies...)
+	c.copies = c.copies[:0]
 	clear(c.seen)
 	for i := range c.page.Records {
 		rec := &c.page.Records[i]
@@ -235,27 +250,39 @@ func (c *Compactor) liveEntries(res *CompactResult) ([]*storage.Batch, error) {
 				return nil
 			}
 			c.seen[string(key)] = struct{}{}
-			copies = append(copies, &storage.Batch{
-				Payloads:   [][]byte{payload},
-				UseReserve: true,
-				User:       &Copy{Key: append([]byte(nil), key...), From: rec.Offset},
-			})
+			c.copies = append(c.copies, c.newCopy(key, payload, rec.Offset))
 			return nil
 		})
 		res.Dropped += dropped
 		if err != nil {
-			return nil, &UnreadableError{Offset: rec.Offset, Err: err}
+			return &UnreadableError{Offset: rec.Offset, Err: err}
 		}
 	}
-	return copies, nil
+	return nil
+}
+
+func (c *Compactor) newCopy(key, payload []byte, from segment.Offset) *copying {
+	var k *copying
+	if n := len(c.spare); n > 0 {
+		k, c.spare = c.spare[n-1], c.spare[:n-1]
+	} else {
+		k = new(copying)
+	}
+	k.payload[0] = payload
+	k.copy.Key, k.copy.From = append(k.copy.Key[:0], key...), from
+	k.Batch = storage.Batch{Payloads: k.payload[:], UseReserve: true, User: &k.copy}
+	return k
 }
 
 // maxCopiesInFlight bounds what a compactor has queued in the log, so that publishers
 // of the same log find room.
 const maxCopiesInFlight = 256
 
-func (c *Compactor) append(ctx context.Context, copies []*storage.Batch, res *CompactResult) error {
+// append writes the copies and waits until they are stable.
+func (c *Compactor) append(ctx context.Context, res *CompactResult) error {
+	copies := c.copies
 	done := make(chan *storage.Batch, maxCopiesInFlight) // Done never blocks: no more are in flight
+	finished := func(b *storage.Batch) { done <- b }
 	flying := 0
 	var first error
 	settle := func(b *storage.Batch) {
@@ -272,8 +299,8 @@ func (c *Compactor) append(ctx context.Context, copies []*storage.Batch, res *Co
 	}
 	for len(copies) > 0 && first == nil || flying > 0 {
 		for len(copies) > 0 && flying < maxCopiesInFlight && first == nil {
-			b := copies[0]
-			b.Done = func(b *storage.Batch) { done <- b }
+			b := &copies[0].Batch
+			b.Done = finished
 			if err := c.log.Enqueue(b); err != nil {
 				if errors.Is(err, storage.ErrQueueFull) && flying > 0 {
 					break // goes on when some of ours are through

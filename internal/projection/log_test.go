@@ -262,7 +262,9 @@ func TestSnapshotIsBelievedOnlyWhole(t *testing.T) {
 		got, ok := p.Get(fmt.Appendf(nil, "k%d", i))
 		require.True(t, ok)
 		require.Equal(t, want, got)
+		require.True(t, p.names(got.Offset))
 	}
+	require.False(t, p.names(1), "k1 has a newer record")
 
 	for name, f := range map[string]func() error{
 		"another owner's": func() error { _, err := load(2, 0, k.log.Next()); return err },

@@ -63,6 +63,7 @@ type Projection struct {
 	mu     struct {
 		sync.RWMutex
 		index   *Index
+		named   named // the records that index names
 		applied segment.Offset
 		rec     *segment.Record // that is being applied
 	}
@@ -151,13 +152,29 @@ func (p *Projection) applyLocked(rec *segment.Record) error {
 
 // changeLocked takes one change of the record that is being applied.
 func (p *Projection) changeLocked(c Change) error {
+	m, rec := &p.mu, p.mu.rec
 	if c.Delete {
-		p.mu.index.Delete(c.Key)
+		if old, had := m.index.Delete(c.Key); had {
+			m.named.remove(old.Offset)
+		}
 		return nil
 	}
-	rec := p.mu.rec
-	_, _, err := p.mu.index.Put(c.Key, Ref{Offset: rec.Offset, Version: c.Version, Expires: c.Expires, Size: uint32(rec.Size)})
-	return err
+	old, had, err := m.index.Put(c.Key, Ref{Offset: rec.Offset, Version: c.Version, Expires: c.Expires, Size: uint32(rec.Size)})
+	if err != nil {
+		return err
+	}
+	if had {
+		m.named.remove(old.Offset)
+	}
+	m.named.add(rec.Offset)
+	return nil
+}
+
+// names reports whether the record at offset may be the newest of a key; false is sure.
+func (p *Projection) names(at segment.Offset) bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.mu.named.has(at)
 }
 
 // Source is the part of a log that reading needs.

@@ -151,7 +151,8 @@ func (p *Projection) LoadSnapshot(ctx context.Context, fsys vfs.FS, dir string, 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.mu.index, p.mu.applied = index, applied
+	p.mu.index, p.mu.applied, p.mu.named = index, applied, named{}
+	index.Each(func(_ []byte, ref Ref) bool { p.mu.named.add(ref.Offset); return true })
 	return nil
 }
 
