@@ -11,11 +11,11 @@ import (
 type task int
 
 const (
-	taskFlush  task = iota // a periodic log is dirty
+	taskFlush  task = iota // a periodic log is dirty, or a flush was put off
 	taskMark               // the durable mark moved
 	taskRetain             // retention is to be looked at
 	taskRetry              // background work could not be done before
-	taskReopen             // poisoned for want of room: look whether there is some
+	taskReopen             // poisoned for want of room or descriptors: look whether there are some
 	tasks
 )
 

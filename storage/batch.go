@@ -94,8 +94,9 @@ type Hooks struct {
 	// Reopened is called when a poisoned log serves again, before it takes the next
 	// batch: forget all that were admitted and are not stable. The records in
 	// [from, next) had been answered ErrUnknownOutcome, are now in the log, and are
-	// stable; Stable is not called for them. It may read the log.
-	Reopened func(from, next Offset)
+	// stable; Stable is not called for them. It may read the log. An error leaves the log
+	// poisoned and is Reopen's; the next Reopen tells of the same records again.
+	Reopened func(from, next Offset) error
 }
 
 // filePos is a place in a segment.

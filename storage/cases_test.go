@@ -423,7 +423,7 @@ func TestCase20FlushRunsOutOfSpace(t *testing.T) {
 	clock := newTestClock()
 	o.Clock = clock.Now
 	var reopened [][2]Offset
-	o.Hooks.Reopened = func(from, next Offset) { reopened = append(reopened, [2]Offset{from, next}) }
+	o.Hooks.Reopened = func(from, next Offset) error { reopened = append(reopened, [2]Offset{from, next}); return nil }
 	l := openClosed(t, testDir, o)
 	appendN(t, l, 0, 2)
 	faulty.Add(disk.Rule{Op: disk.OpDatasync, Path: "*.log", Action: disk.NoSpace(0)})

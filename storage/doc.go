@@ -40,7 +40,9 @@
 // A context ends the waiting and never the write: an append that was given up on has an
 // unknown outcome. After a flush that failed the log is poisoned: it refuses appends with
 // *PoisonedError and is read as before, until Reopen. A full disk refuses with ErrDiskFull
-// and goes on by itself when there is room.
+// and goes on by itself when there is room. Without descriptors writes are refused
+// (IsOutOfFiles) and flushes put off: a file that was not opened was not flushed, which is
+// no failed flush.
 //
 // # Reading, and following the tail
 //

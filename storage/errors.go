@@ -68,8 +68,17 @@ func IsDiskFull(err error) bool {
 // IsOutOfFiles reports that err is a refusal for lack of descriptors, of the process or of
 // the machine. See IsDiskFull of what is more than that.
 func IsOutOfFiles(err error) bool {
-	return (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && isRefusal(err)
+	return outOfFiles(err) && isRefusal(err)
 }
+
+// outOfFiles reports that a file could not be opened for lack of descriptors.
+func outOfFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// passes reports that err is a lack of room or descriptors, which ends without the log
+// being told.
+func passes(err error) bool { return vfs.OutOfSpace(err) || outOfFiles(err) }
 
 // isRefusal reports that with err nothing was done, and that the log serves on.
 func isRefusal(err error) bool {

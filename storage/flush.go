@@ -20,8 +20,9 @@ type flushTarget struct {
 	start  time.Time
 }
 
-// flushGroups is the pump's flush. l.mu is held before and after, not meanwhile.
-func (l *Log) flushGroups() {
+// flushGroups is the pump's flush. After an error the log is poisoned, or the flush put
+// off. l.mu is held before and after, not meanwhile.
+func (l *Log) flushGroups() error {
 	m := &l.mu
 	m.flushing = true
 	t := l.target()
@@ -30,7 +31,10 @@ func (l *Log) flushGroups() {
 	if err != nil && !rules.PoisonOnFlushFailure.Holds() {
 		err = l.flushTo(t) // believing a flush after one that failed is the mistake
 	}
-	if err != nil {
+	unopened := outOfFiles(err)
+	if unopened {
+		l.backgroundError("flush", err)
+	} else if err != nil {
 		l.flushFailed(err)
 	}
 	m.Lock()
@@ -38,7 +42,12 @@ func (l *Log) flushGroups() {
 		l.reached(t)
 	}
 	m.flushing = false
+	m.flushOff = unopened
+	if unopened {
+		l.schedule(taskFlush, passingDelay)
+	}
 	l.freed()
+	return err
 }
 
 // target is what a flush that begins now covers. l.mu is held.
@@ -54,7 +63,9 @@ func (l *Log) target() flushTarget {
 	return t
 }
 
-// flushTo puts t on the device. The flush token is held.
+// flushTo puts t on the device. A file that could not be opened for lack of descriptors
+// was not flushed, and nothing was asked of the device: such an error says nothing about
+// what is on it, and the flush may be tried again. The flush token is held.
 func (l *Log) flushTo(t flushTarget) error {
 	for _, s := range t.seals {
 		if err := l.seal(s); err != nil {
@@ -218,8 +229,7 @@ func (l *Log) syncNow() error {
 		m.Unlock()
 		return err
 	}
-	l.flushGroups()
-	var err error
+	err := l.flushGroups()
 	if m.state != StateServing {
 		err = m.refusal()
 	}
@@ -252,7 +262,7 @@ func (l *Log) poison(op string, cause error) {
 		return
 	}
 	m.state = StatePoisoned
-	m.poison = err
+	m.poison, m.passing = err, passes(cause)
 	l.failUnstable(fmt.Errorf("%w: %w", ErrUnknownOutcome, err))
 	if !m.pen { // who holds it does so, in order
 		l.failQueue(err)
@@ -264,6 +274,8 @@ func (l *Log) poison(op string, cause error) {
 	}
 	if vfs.OutOfSpace(cause) {
 		l.disk.space.exhausted()
-		l.schedule(taskReopen, reopenDelay)
+	}
+	if passes(cause) {
+		l.schedule(taskReopen, passingDelay)
 	}
 }

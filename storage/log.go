@@ -97,6 +97,7 @@ type logMu struct {
 	state   State
 	closing bool // Close was called: nothing new is accepted
 	poison  *PoisonedError
+	passing bool // a poisoned log lacks room or descriptors, and tries to reopen by itself
 	spoilt  bool // the list of segments is not what is on disk: files were changed half-way
 
 	queue    batchQueue // accepted, no offset yet
@@ -106,6 +107,7 @@ type logMu struct {
 	apply    groupQueue // outcome known, to be completed
 
 	pen, flushing, applying, tending bool
+	flushOff                         bool // a flush found no descriptor; taskFlush tries again
 	exclusive                        bool
 	waiting                          int // for a token, on free
 	free                             sync.Cond

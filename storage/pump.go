@@ -81,7 +81,7 @@ func (l *Log) choose(d *duty) action {
 		return actNone
 	}
 	unflushed := m.unstable.head != nil
-	if unflushed && !m.flushing && !d.noFlush {
+	if unflushed && !m.flushing && !m.flushOff && !d.noFlush {
 		return actFlush
 	}
 	if m.queue.n > 0 && !m.pen {
@@ -109,7 +109,7 @@ func (l *Log) pump(d *duty) {
 			l.applyGroups(d.own)
 		case actFlush:
 			d.flushes--
-			l.flushGroups()
+			_ = l.flushGroups() // those who wait for it are told
 		case actWrite:
 			d.writes--
 			l.writeGroup()
@@ -191,7 +191,7 @@ func (l *Log) work1() bool {
 	case actApply:
 		l.applyGroups(nil)
 	case actFlush:
-		l.flushGroups()
+		_ = l.flushGroups()
 	case actWrite:
 		l.writeGroup()
 	default:

@@ -105,7 +105,9 @@ func (l *Log) sealBehind() {
 			l.waitFree(func() bool { return !m.flushing })
 			continue
 		}
-		l.flushGroups()
+		if l.flushGroups() != nil {
+			return // poisoned, or tried again
+		}
 	}
 }
 

@@ -4,7 +4,7 @@ import "time"
 
 // Background work of a log: flushing a dirty periodic log, sealing, making the next
 // segment's file, reserving room, pushing dirty data out, the durable mark, retention,
-// reopening after the disk was full. It is done one piece at a time by whoever holds the
+// reopening after the disk was full, or descriptors were lacking. It is done one piece at a time by whoever holds the
 // tending token: a worker of the disk, or Step.
 
 const (
@@ -18,8 +18,8 @@ const (
 	retryDelay = 20 * time.Millisecond
 	// failedDelay is the same after it failed.
 	failedDelay = time.Second
-	// reopenDelay is how often a log that ran out of room looks for some.
-	reopenDelay = 250 * time.Millisecond
+	// passingDelay is how often a log that ran out of room or descriptors looks for some.
+	passingDelay = 250 * time.Millisecond
 )
 
 // kick has background work looked at soon.
@@ -80,7 +80,7 @@ func (l *Log) maintain() {
 		break
 	}
 	if l.agenda.take(taskReopen) {
-		l.reopenForRoom()
+		l.reopenPassing()
 	}
 }
 
@@ -88,7 +88,7 @@ func (l *Log) maintain() {
 func (l *Log) tendStep() bool {
 	l.agenda.ripe(l.wall())
 	if l.agenda.take(taskReopen) {
-		return l.reopenForRoom()
+		return l.reopenPassing()
 	}
 	return l.tend()
 }
@@ -97,7 +97,7 @@ func (l *Log) tendStep() bool {
 func (l *Log) tend() bool {
 	l.mu.Lock()
 	serving := l.mu.state == StateServing && l.mu.exclusives == 0
-	sealing := len(l.mu.sealing) > 0
+	sealing := len(l.mu.sealing) > 0 && !l.mu.flushOff
 	l.mu.Unlock()
 	if !serving {
 		return false
@@ -129,8 +129,8 @@ func (l *Log) flushInBackground() bool {
 		l.schedule(taskFlush, retryDelay)
 		return false
 	}
-	l.flushGroups()
-	l.resume() // what was settled waits for nothing else here
+	_ = l.flushGroups() // told of, and the log's state says what came of it
+	l.resume()          // what was settled waits for nothing else here
 	return true
 }
 

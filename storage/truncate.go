@@ -244,7 +244,8 @@ func (l *Log) reload(ctx context.Context, base, stable Offset) error {
 
 // Reopen lets a poisoned log serve again: what is on disk is looked at as Open does,
 // written over itself and flushed. Records whose outcome was unknown may be among it; see
-// Hooks.Reopened. A log that serves is left alone. *LostError means that the device
+// Hooks.Reopened. A log that serves is left alone. After an error it is poisoned still; if
+// room or descriptors were lacking it tries again by itself. *LostError means that the device
 // dropped records that were stable; the log stays as it is then, and only opening it anew
 // accepts the loss.
 func (l *Log) Reopen(ctx context.Context) error {
@@ -268,23 +269,42 @@ func (l *Log) Reopen(ctx context.Context) error {
 	if err == nil {
 		err = l.reload(ctx, l.Head(), from)
 	}
-	if err != nil {
-		l.unlockExclusive()
-		return fmt.Errorf("storage: reopen %s: %w", l.dir, err)
-	}
-	l.completeAll()
-	if h := l.opt.Hooks.Reopened; h != nil {
-		h(from, l.Written())
+	if err == nil {
+		l.completeAll()
+		err = l.tellReopened(from)
 	}
 	l.mu.Lock()
-	l.mu.state, l.mu.poison = StateServing, nil
+	if err == nil {
+		l.mu.state, l.mu.poison, l.mu.flushOff = StateServing, nil, false
+	}
+	l.mu.passing = passes(err)
 	l.mu.Unlock()
 	l.unlockExclusive()
+	if err != nil {
+		if passes(err) {
+			l.schedule(taskReopen, passingDelay)
+		}
+		return fmt.Errorf("storage: reopen %s: %w", l.dir, err)
+	}
 	l.kick()
 	if f := l.opt.Events.OnReopen; f != nil {
 		f(l.shard)
 	}
 	return nil
+}
+
+// tellReopened tells the owner of the records from that offset on. The log is held
+// exclusively.
+func (l *Log) tellReopened(from Offset) error {
+	h := l.opt.Hooks.Reopened
+	if h == nil {
+		return nil
+	}
+	err := h(from, l.Written())
+	if err != nil {
+		l.stable.Store(uint64(from)) // where the next Reopen begins to tell
+	}
+	return err
 }
 
 // cutUnpublished cuts what a failed write left behind the tail, where the cut failed
@@ -317,19 +337,21 @@ func (l *Log) cutUnpublished() error {
 	return l.disk.flush(f)
 }
 
-// reopenForRoom reopens a log that is poisoned for want of room, when there is some.
-func (l *Log) reopenForRoom() bool {
-	h := l.Health()
-	if h.State != StatePoisoned || !vfs.OutOfSpace(h.Err) {
+// reopenPassing reopens a log that is poisoned for want of room or descriptors, when there
+// are some.
+func (l *Log) reopenPassing() bool {
+	l.mu.Lock()
+	passing, poison := l.mu.passing && l.mu.state == StatePoisoned, l.mu.poison
+	l.mu.Unlock()
+	if !passing {
 		return false
 	}
-	if l.disk.space.low() {
-		l.schedule(taskReopen, reopenDelay)
+	if vfs.OutOfSpace(poison) && l.disk.space.low() {
+		l.schedule(taskReopen, passingDelay)
 		return true
 	}
 	if err := l.Reopen(context.Background()); err != nil {
 		l.backgroundError("reopen", err)
-		l.schedule(taskReopen, reopenDelay)
 	}
 	return true
 }

@@ -76,12 +76,15 @@ func (p *Partition) onAdmit(s *storage.Batch, next storage.Offset) error {
 func (p *Partition) onReverted(next storage.Offset) { p.producers.revert(next) }
 
 // onReopened takes in what a poisoned log turned out to hold.
-func (p *Partition) onReopened(from, next storage.Offset) {
+func (p *Partition) onReopened(from, next storage.Offset) error {
 	p.producers.revert(from)
-	p.producers.reopened(p, from, next)
+	if err := p.producers.reopened(p, from, next); err != nil {
+		return err
+	}
 	if p.gate == nil {
 		p.advance(next)
 	}
+	return nil
 }
 
 func (p *Partition) stopLog(ctx context.Context) error {

@@ -124,16 +124,21 @@ func (k *keyed) stable(g *storage.Group) {
 	}
 }
 
-// reopened takes in what a poisoned log turned out to hold.
-func (k *keyed) reopened(from, next storage.Offset) {
+// reopened takes in what a poisoned log turned out to hold. Where there was no descriptor
+// to read it with the log is not reopened, and tries again; nothing is wrong with what it
+// holds.
+func (k *keyed) reopened(from, next storage.Offset) error {
 	k.into.Revert(from)
-	if err := k.catchUp(k.life, next); err != nil {
+	if err := k.catchUp(k.life, next); storage.IsOutOfFiles(err) {
+		return err
+	} else if err != nil {
 		k.fail(err)
-		return
+		return nil
 	}
 	if k.changed != nil {
 		k.changed(next)
 	}
+	return nil
 }
 
 // fail takes the shard out of service until it is closed and opened anew: what it holds

@@ -69,8 +69,10 @@ func (s *producerState) revert(next storage.Offset) {
 }
 
 // reopened replays the records a poisoned log turned out to hold. The log is about to
-// serve: it admits nothing and reports nothing stable meanwhile.
-func (s *producerState) reopened(p *Partition, from, next storage.Offset) {
+// serve: it admits nothing and reports nothing stable meanwhile. An error is a lack of
+// descriptors to read them with: it is tried again, and what is in the table already is
+// known then.
+func (s *producerState) reopened(p *Partition, from, next storage.Offset) error {
 	err := projection.Replay(context.Background(), p.log, from, next, func(rec *storage.Record) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -78,16 +80,20 @@ func (s *producerState) reopened(p *Partition, from, next storage.Offset) {
 		return nil
 	})
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.table.CloseOpen()
+	if storage.IsOutOfFiles(err) {
+		return err
+	}
 	if err != nil {
 		// The table stays behind the log, which holds records that cannot be read: a retry
 		// of a batch among them would be written again. Forgetting everything has such
 		// retries refused as of unknown producers, but for a producer's very first batch.
 		s.table = stream.Producers{}
 	}
-	s.table.CloseOpen()
 	s.stableAt.Store(uint64(next))
-	s.mu.Unlock()
 	s.used.Store(true)
+	return nil
 }
 
 // loadProducers rebuilds the table: from the snapshot where it is valid, then from the

@@ -160,8 +160,9 @@ func (s *sim) options(restarted bool) storage.Options {
 			}
 			s.stableNext = g.Next
 		},
-		Reopened: func(_, next storage.Offset) {
+		Reopened: func(_, next storage.Offset) error {
 			s.reopened, s.stableNext = true, next
+			return nil
 		},
 	}
 	o.Events = storage.Events{
