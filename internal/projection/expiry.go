@@ -1,35 +1,35 @@
 package projection
 
 // expiryHeap is a binary heap of the entries that have a deadline, nearest first.
-// Each entry knows its slot, so that a changed deadline moves it in place.
+// Each entry knows its place, so that a changed deadline moves it in place.
 type expiryHeap struct{ entries []uint32 }
 
 func (h *expiryHeap) memory() int64 { return int64(cap(h.entries)) * 4 }
 
-func (x *Index) deadline(i int) Millis { return x.entry(x.heap.entries[i]).ref.Expires }
+func (x *Index) deadline(i int) Millis { return x.entry(x.heap.entries[i]).expires }
 
 // setExpiry moves entry n to where its deadline belongs; 0 takes it out.
 func (x *Index) setExpiry(n uint32, expires Millis) {
 	e := x.entry(n)
 	h := &x.heap
 	switch {
-	case expires == 0 && e.slot != 0:
-		h.remove(x, int(e.slot-1))
-	case expires != 0 && e.slot == 0:
+	case expires == 0 && e.place != 0:
+		h.remove(x, int(e.place-1))
+	case expires != 0 && e.place == 0:
 		h.entries = append(h.entries, n)
-		e.slot = uint32(len(h.entries))
+		e.place = uint32(len(h.entries))
 		h.up(x, len(h.entries)-1)
 	case expires != 0:
-		i := int(e.slot - 1)
+		i := int(e.place - 1)
 		h.up(x, i)
-		h.down(x, int(e.slot-1))
+		h.down(x, int(e.place-1))
 	}
 }
 
 func (h *expiryHeap) swap(x *Index, i, j int) {
 	h.entries[i], h.entries[j] = h.entries[j], h.entries[i]
-	x.entry(h.entries[i]).slot = uint32(i + 1)
-	x.entry(h.entries[j]).slot = uint32(j + 1)
+	x.entry(h.entries[i]).place = uint32(i + 1)
+	x.entry(h.entries[j]).place = uint32(j + 1)
 }
 
 func (h *expiryHeap) up(x *Index, i int) {
@@ -61,11 +61,11 @@ func (h *expiryHeap) down(x *Index, i int) {
 
 func (h *expiryHeap) remove(x *Index, i int) {
 	last := len(h.entries) - 1
-	x.entry(h.entries[i]).slot = 0
+	x.entry(h.entries[i]).place = 0
 	if i != last {
 		moved := h.entries[last]
 		h.entries[i] = moved
-		x.entry(moved).slot = uint32(i + 1)
+		x.entry(moved).place = uint32(i + 1)
 	}
 	h.entries = h.entries[:last]
 	if i < last {
@@ -94,7 +94,7 @@ func (x *Index) Expired(now Millis, limit int, f func(key []byte, ref Ref)) {
 		}
 		limit--
 		e := x.entry(x.heap.entries[i])
-		f(x.keys.get(e.key), e.ref)
+		f(x.keys.get(e.key), e.ref())
 		walk(2*i + 1)
 		walk(2*i + 2)
 	}
@@ -119,7 +119,7 @@ func (x *Index) Nearest(limit int, f func(key []byte, ref Ref) bool) {
 		}
 		at := front[least]
 		e := x.entry(x.heap.entries[at])
-		if !f(x.keys.get(e.key), e.ref) {
+		if !f(x.keys.get(e.key), e.ref()) {
 			return
 		}
 		front = append(front[:least], front[least+1:]...)

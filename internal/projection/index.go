@@ -19,13 +19,33 @@ type Ref struct {
 	Size    uint32         // bytes the record takes in the log, header included
 }
 
-// entry is one key; no pointers, so that the collector skips the pages.
+// entry is one key; no pointers, so that the collector skips the pages. Its fields are
+// those of a Ref, so that it takes no more than it must.
 type entry struct {
-	ref  Ref
-	key  keyRef
-	hash uint32 // low half of the key's hash; 0 in a free entry is not special
-	slot uint32 // 1 + place in the expiry heap; 0 = not in it
+	offset, version segment.Offset
+	expires         Millis
+	key             keyRef
+	size            uint32
+	place           uint32 // 1 + place in the expiry heap; 0 = not in it
 }
+
+func (e *entry) ref() Ref {
+	return Ref{Offset: e.offset, Version: e.version, Expires: e.expires, Size: e.size}
+}
+
+func (e *entry) setRef(r Ref) {
+	e.offset, e.version, e.expires, e.size = r.Offset, r.Version, r.Expires, r.Size
+}
+
+// slot is a place of a hash table: the number of an entry + 1, 0 in an empty one, and
+// above it the low half of the hash of its key. So a search touches no entry but, nearly
+// always, its own, and a table that grows none at all: each would be a miss of the cache.
+type slot uint64
+
+func makeSlot(h uint64, n uint32) slot { return slot(h<<32) | slot(n+1) }
+
+func (v slot) entry() uint32 { return uint32(v) - 1 }
+func (v slot) hash() uint32  { return uint32(v >> 32) }
 
 const (
 	entriesPerPage = 1024
@@ -53,14 +73,14 @@ type Index struct {
 type subTable struct {
 	depth uint8 // bits of the directory that are the same for all its keys
 	used  int
-	slots []uint32 // entry number + 1; 0 = empty
+	slots []slot
 }
 
 // NewIndex returns an empty index.
 func NewIndex() *Index {
 	return &Index{
 		seed: maphash.MakeSeed(),
-		dir:  []*subTable{{slots: make([]uint32, subMin)}},
+		dir:  []*subTable{{slots: make([]slot, subMin)}},
 		keys: newKeySlab(),
 	}
 }
@@ -80,14 +100,14 @@ func (x *Index) MemoryBytes() int64 {
 	seen := (*subTable)(nil)
 	for _, t := range x.dir {
 		if t != seen {
-			n += int64(cap(t.slots))*4 + 40
+			n += int64(cap(t.slots))*8 + 40
 			seen = t
 		}
 	}
 	return n
 }
 
-const entryBytes = 48
+const entryBytes = 40
 
 func (x *Index) entry(n uint32) *entry {
 	if n < firstPage {
@@ -121,9 +141,9 @@ func (x *Index) table(h uint64) *subTable {
 	return x.dir[h>>(64-x.depth)]
 }
 
-// find returns the slot of key in its table and the entry's number, or ok false and
-// the slot where it would go.
-func (x *Index) find(h uint64, key []byte) (t *subTable, slot int, n uint32, ok bool) {
+// find returns the place of key in its table and the entry's number, or ok false and
+// the place where it would go.
+func (x *Index) find(h uint64, key []byte) (t *subTable, at int, n uint32, ok bool) {
 	t = x.table(h)
 	mask := len(t.slots) - 1
 	for i := int(h) & mask; ; i = (i + 1) & mask {
@@ -131,9 +151,8 @@ func (x *Index) find(h uint64, key []byte) (t *subTable, slot int, n uint32, ok 
 		if v == 0 {
 			return t, i, 0, false
 		}
-		e := x.entry(v - 1)
-		if e.hash == uint32(h) && bytes.Equal(x.keys.get(e.key), key) {
-			return t, i, v - 1, true
+		if v.hash() == uint32(h) && bytes.Equal(x.keys.get(x.entry(v.entry()).key), key) {
+			return t, i, v.entry(), true
 		}
 	}
 }
@@ -144,18 +163,18 @@ func (x *Index) Get(key []byte) (Ref, bool) {
 	if !ok {
 		return Ref{}, false
 	}
-	return x.entry(n).ref, true
+	return x.entry(n).ref(), true
 }
 
 // Put sets the Ref of key and returns the one it replaces. It fails only on a key
 // over MaxKeyBytes or a full slab.
 func (x *Index) Put(key []byte, ref Ref) (old Ref, replaced bool, err error) {
 	h := maphash.Bytes(x.seed, key)
-	t, slot, n, ok := x.find(h, key)
+	t, at, n, ok := x.find(h, key)
 	if ok {
 		e := x.entry(n)
-		old = e.ref
-		e.ref = ref
+		old = e.ref()
+		e.setRef(ref)
 		x.live += int64(ref.Size) - int64(old.Size)
 		if old.Expires != ref.Expires {
 			x.setExpiry(n, ref.Expires)
@@ -167,13 +186,15 @@ func (x *Index) Put(key []byte, ref Ref) (old Ref, replaced bool, err error) {
 		return Ref{}, false, err
 	}
 	n = x.newEntry()
-	*x.entry(n) = entry{ref: ref, key: k, hash: uint32(h)}
+	e := x.entry(n)
+	*e = entry{key: k}
+	e.setRef(ref)
 	if ref.Expires != 0 {
 		x.setExpiry(n, ref.Expires)
 	}
 	x.count++
 	x.live += int64(ref.Size)
-	t.slots[slot] = n + 1
+	t.slots[at] = makeSlot(h, n)
 	t.used++
 	if t.used*4 > len(t.slots)*3 {
 		x.grow(t, h)
@@ -184,31 +205,31 @@ func (x *Index) Put(key []byte, ref Ref) (old Ref, replaced bool, err error) {
 // Delete forgets key and returns what it named.
 func (x *Index) Delete(key []byte) (Ref, bool) {
 	h := maphash.Bytes(x.seed, key)
-	t, slot, n, ok := x.find(h, key)
+	t, at, n, ok := x.find(h, key)
 	if !ok {
 		return Ref{}, false
 	}
 	e := x.entry(n)
-	old := e.ref
-	if e.slot != 0 {
-		x.heap.remove(x, int(e.slot-1))
+	old := e.ref()
+	if e.place != 0 {
+		x.heap.remove(x, int(e.place-1))
 	}
 	x.keys.remove(e.key)
 	*e = entry{}
 	x.unused = append(x.unused, n)
 	x.count--
 	x.live -= int64(old.Size)
-	x.vacate(t, slot)
+	t.vacate(at)
 	return old, true
 }
 
-// vacate empties slot and shifts back the keys whose probe passed over it.
-func (x *Index) vacate(t *subTable, slot int) {
+// vacate empties a place and shifts back the keys whose probe passed over it.
+func (t *subTable) vacate(at int) {
 	mask := len(t.slots) - 1
 	t.used--
-	hole := slot
-	for i := (slot + 1) & mask; t.slots[i] != 0; i = (i + 1) & mask {
-		home := int(x.entry(t.slots[i]-1).hash) & mask
+	hole := at
+	for i := (at + 1) & mask; t.slots[i] != 0; i = (i + 1) & mask {
+		home := int(t.slots[i].hash()) & mask
 		if (i-home)&mask >= (i-hole)&mask {
 			t.slots[hole] = t.slots[i]
 			hole = i
@@ -221,10 +242,10 @@ func (x *Index) vacate(t *subTable, slot int) {
 func (x *Index) grow(t *subTable, h uint64) {
 	if len(t.slots) < subMax {
 		old := t.slots
-		t.slots = make([]uint32, len(old)*2)
+		t.slots = make([]slot, len(old)*2)
 		for _, v := range old {
 			if v != 0 {
-				t.place(x, v)
+				t.put(v)
 			}
 		}
 		return
@@ -238,14 +259,14 @@ func (x *Index) grow(t *subTable, h uint64) {
 	}
 	depth := t.depth + 1
 	halves := [2]*subTable{
-		{depth: depth, slots: make([]uint32, subMax)},
-		{depth: depth, slots: make([]uint32, subMax)},
+		{depth: depth, slots: make([]slot, subMax)},
+		{depth: depth, slots: make([]slot, subMax)},
 	}
 	for _, v := range t.slots {
 		if v != 0 {
-			full := maphash.Bytes(x.seed, x.keys.get(x.entry(v-1).key))
+			full := maphash.Bytes(x.seed, x.keys.get(x.entry(v.entry()).key))
 			half := halves[full>>(64-depth)&1]
-			half.place(x, v)
+			half.put(v)
 			half.used++
 		}
 	}
@@ -261,10 +282,10 @@ func (x *Index) grow(t *subTable, h uint64) {
 	}
 }
 
-// place puts entry number v-1 into the first free slot of its probe.
-func (t *subTable) place(x *Index, v uint32) {
+// put takes v into the first free place of its probe.
+func (t *subTable) put(v slot) {
 	mask := len(t.slots) - 1
-	i := int(x.entry(v-1).hash) & mask
+	i := int(v.hash()) & mask
 	for t.slots[i] != 0 {
 		i = (i + 1) & mask
 	}
@@ -281,10 +302,10 @@ func (x *Index) Each(f func(key []byte, ref Ref) bool) {
 func (x *Index) eachFrom(from, to int, f func(key []byte, ref Ref) bool) {
 	for n := from; n < min(to, int(x.next)); n++ {
 		e := x.entry(uint32(n))
-		if e.key == 0 && e.ref.Size == 0 {
+		if e.key == 0 && e.size == 0 {
 			continue // given back
 		}
-		if !f(x.keys.get(e.key), e.ref) {
+		if !f(x.keys.get(e.key), e.ref()) {
 			return
 		}
 	}
