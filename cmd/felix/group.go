@@ -7,7 +7,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,9 +15,11 @@ import (
 
 func (e *environment) groupCommand() *cobra.Command {
 	letters := group("dead-letters", "List, redrive and discard what a group gave up on, or give up on a record",
-		e.lettersList(), e.letterCommand("redrive", "Hand a dead letter out again, its attempts forgotten", redrive), e.letterCommand("discard", "Forget a dead letter", discard), e.letterCommand("add", "Make a record a dead letter", func(ctx context.Context, g *client.Group, at claimArg) error {
+		e.lettersList(), e.letterCommand("redrive", "Hand a dead letter out again, its attempts forgotten", redriving),
+		e.letterCommand("discard", "Forget a dead letter", discarding),
+		e.letterCommand("add", "Make a record a dead letter", each(func(ctx context.Context, g *client.Group, at claimArg) error {
 			return g.GiveUp(ctx, at.message())
-		}))
+		})))
 	return group("group", "Consumer groups: poll, settle, seek, describe",
 		e.groupCreate(), e.groupPoll(), e.groupAck(), e.groupNack(), e.groupExtend(), e.groupDescribe(), e.groupSeek(), e.groupSet(), e.groupList(), e.groupRemove(), letters)
 }
@@ -51,6 +52,17 @@ func parseClaim(s string) (claimArg, error) {
 		}
 	}
 	return c, usagef("claim %q is not SHARD:OFFSET:ATTEMPTS", s)
+}
+
+func parseClaims(args []string) ([]claimArg, error) {
+	claims := make([]claimArg, len(args))
+	for i, arg := range args {
+		var err error
+		if claims[i], err = parseClaim(arg); err != nil {
+			return nil, err
+		}
+	}
+	return claims, nil
 }
 
 // groupRun is a command on a group of a stream.
@@ -232,32 +244,46 @@ func (e *environment) printMessage(m client.Message) {
 	fmt.Fprintf(e.out, "%s %s\n", at, m.Payload)
 }
 
+// settling does something to each of the claims of a command, in their order.
+type settling func(ctx context.Context, g *client.Group, claims []claimArg) (func(claimArg) error, error)
+
+// each is a settling that has nothing to do before the first claim.
+func each(run func(ctx context.Context, g *client.Group, at claimArg) error) settling {
+	return func(ctx context.Context, g *client.Group, _ []claimArg) (func(claimArg) error, error) {
+		return func(at claimArg) error { return run(ctx, g, at) }, nil
+	}
+}
+
 // settleCommand is a command on claims.
-func (e *environment) settleCommand(use, short, done string, run func(ctx context.Context, g *client.Group, at claimArg) error) *cobra.Command {
+func (e *environment) settleCommand(use, short, done string, begin settling) *cobra.Command {
 	var c *cobra.Command
 	c = e.groupRun(use, short, cobra.MinimumNArgs(3), func(ctx context.Context, _ *client.Client, g *client.Group, args []string) error {
+		claims, err := parseClaims(args)
+		if err != nil {
+			return err
+		}
+		stream, name := c.Flags().Arg(0), c.Flags().Arg(1)
+		run, err := begin(ctx, g, claims)
+		if err != nil {
+			return e.groupThere(ctx, g, claims[0], stream, name, err)
+		}
 		var none []string
-		for _, arg := range args {
-			at, err := parseClaim(arg)
-			if err != nil {
-				return err
-			}
-			switch err := run(ctx, g, at); {
+		for i, at := range claims {
+			switch err := run(at); {
 			case errors.Is(err, errNoLetter):
-				none = append(none, arg)
+				none = append(none, args[i])
 				continue
 			case err != nil:
-				return e.groupThere(ctx, g, at, c.Flags().Arg(0), c.Flags().Arg(1), err)
+				return e.groupThere(ctx, g, at, stream, name, err)
 			}
-			if err := e.show(map[string]string{done: arg}, "%s %s", arg, done); err != nil {
+			if err := e.show(map[string]string{done: args[i]}, "%s %s", args[i], done); err != nil {
 				return err
 			}
 		}
 		if len(none) == 0 {
 			return nil
 		}
-		stream, name := c.Flags().Arg(0), c.Flags().Arg(1)
-		err := &exitError{exitMissing, fmt.Errorf("group %s of stream %s has no such dead letter: %s; `felix group dead-letters ls %s %s` lists them",
+		err = &exitError{exitMissing, fmt.Errorf("group %s of stream %s has no such dead letter: %s; `felix group dead-letters ls %s %s` lists them",
 			name, stream, strings.Join(none, ", "), stream, name)}
 		at, _ := parseClaim(none[0])
 		return e.groupThere(ctx, g, at, stream, name, err)
@@ -278,48 +304,16 @@ func (e *environment) groupThere(ctx context.Context, g *client.Group, at claimA
 	return &exitError{exitMissing, fmt.Errorf("stream %s has no group %s on shard %d; `felix group ls %s` lists them", stream, name, at.shard, stream)}
 }
 
-// errNoLetter: there is no such dead letter.
-var errNoLetter = errors.New("no such dead letter")
-
-// isLetter reports whether a record is a dead letter now.
-func isLetter(ctx context.Context, g *client.Group, at claimArg) (bool, error) {
-	letters, _, err := g.DeadLetters(ctx, at.shard, at.offset)
-	return len(letters) > 0 && letters[0].Offset == at.offset, err
-}
-
-func redrive(ctx context.Context, g *client.Group, at claimArg) error {
-	err := g.Redrive(ctx, at.shard, at.offset)
-	if errors.Is(err, client.ErrInvalidRequest) {
-		if is, failed := isLetter(ctx, g, at); failed == nil && !is {
-			return errNoLetter
-		}
-	}
-	return err
-}
-
-// discard looks first: the broker's answer is the same for what is no dead letter.
-func discard(ctx context.Context, g *client.Group, at claimArg) error {
-	is, err := isLetter(ctx, g, at)
-	switch {
-	case errors.Is(err, client.ErrForbidden): // who may manage the group and not read it
-	case err != nil:
-		return err
-	case !is:
-		return errNoLetter
-	}
-	return g.Discard(ctx, at.shard, at.offset)
-}
-
 func (e *environment) groupAck() *cobra.Command {
-	return e.settleCommand("ack STREAM GROUP CLAIM...", "Say that records are done", "acked", func(ctx context.Context, g *client.Group, at claimArg) error {
+	return e.settleCommand("ack STREAM GROUP CLAIM...", "Say that records are done", "acked", each(func(ctx context.Context, g *client.Group, at claimArg) error {
 		return g.Ack(ctx, at.message())
-	})
+	}))
 }
 
 func (e *environment) groupNack() *cobra.Command {
 	var delay int64
 	var c *cobra.Command
-	c = e.settleCommand("nack STREAM GROUP CLAIM...", "Give records back", "nacked", func(ctx context.Context, g *client.Group, at claimArg) error {
+	c = e.settleCommand("nack STREAM GROUP CLAIM...", "Give records back", "nacked", each(func(ctx context.Context, g *client.Group, at claimArg) error {
 		if !c.Flags().Changed("delay-ms") {
 			return g.Nack(ctx, at.message())
 		}
@@ -327,98 +321,22 @@ func (e *environment) groupNack() *cobra.Command {
 			return usagef("--delay-ms %d is below zero", delay)
 		}
 		return g.NackAfter(ctx, at.message(), millis(delay))
-	})
+	}))
 	c.Flags().Int64Var(&delay, "delay-ms", 0, "hand them out again after so long; the group's backoff when not given")
 	return c
 }
 
 func (e *environment) groupExtend() *cobra.Command {
 	var by int64
-	c := e.settleCommand("extend STREAM GROUP CLAIM...", "Let claims stand longer", "extended", func(ctx context.Context, g *client.Group, at claimArg) error {
+	c := e.settleCommand("extend STREAM GROUP CLAIM...", "Let claims stand longer", "extended", each(func(ctx context.Context, g *client.Group, at claimArg) error {
 		if by <= 0 {
 			return usagef("--for-ms %d: at least 1", by)
 		}
 		_, err := g.Extend(ctx, at.message(), millis(by))
 		return err
-	})
+	}))
 	c.Flags().Int64Var(&by, "for-ms", 30_000, "how long from now")
 	return c
-}
-
-func (e *environment) letterCommand(use, short string, run func(ctx context.Context, g *client.Group, at claimArg) error) *cobra.Command {
-	return e.settleCommand(use+" STREAM GROUP SHARD:OFFSET...", short, use, run)
-}
-
-// letterLine is a dead letter.
-type letterLine struct {
-	Shard    int       `json:"shard"`
-	Offset   uint64    `json:"offset"`
-	Attempts int       `json:"attempts"`
-	Reason   string    `json:"reason"`
-	At       time.Time `json:"at"`
-	Payload  []byte    `json:"payload"` // base64
-	Size     int       `json:"size"`
-	Cut      bool      `json:"cut"` // the payload is not whole
-}
-
-func (e *environment) lettersList() *cobra.Command {
-	var whole bool
-	c := e.ofGroup("ls STREAM GROUP", "List dead letters", func(ctx context.Context, g *client.Group, shards []int) (exists bool, err error) {
-		for _, shard := range shards {
-			n, err := e.letters(ctx, g, shard, whole)
-			if err != nil {
-				return false, err
-			}
-			exists = exists || n > 0
-		}
-		for _, shard := range shards {
-			if exists {
-				break
-			}
-			// A list is empty for a group that is not there too.
-			i, err := g.Describe(ctx, shard)
-			if err != nil {
-				return false, err
-			}
-			exists = i.Exists
-		}
-		return exists, nil
-	})
-	c.Long = fmt.Sprintf("List dead letters, one a line. A payload that cannot be printed is quoted. Of a payload the first %d bytes are shown;\n"+
-		"--whole and --json show all of one that fits an answer, and say what of a larger one they show.", letterShown)
-	c.Flags().BoolVar(&whole, "whole", false, "show payloads whole")
-	return c
-}
-
-// letterShown is how much of a payload a listing shows.
-const letterShown = 256
-
-// letters prints the dead letters of a shard.
-func (e *environment) letters(ctx context.Context, g *client.Group, shard int, whole bool) (n int, err error) {
-	for from, more := uint64(0), true; more; {
-		var letters []client.DeadLetter
-		if letters, more, err = g.DeadLetters(ctx, shard, from); err != nil {
-			return n, err
-		}
-		for _, l := range letters {
-			cut, shown := "", l.Payload
-			if !whole {
-				shown = firstBytes(shown, letterShown)
-			}
-			if len(shown) < l.Size {
-				cut = fmt.Sprintf(" (the first %d of %d bytes)", len(shown), l.Size)
-			}
-			err := e.show(letterLine{l.Shard, l.Offset, l.Attempts, l.Reason, l.At.UTC(), l.Payload, l.Size, l.Cut},
-				"%d:%d %s after %d attempts at %s%s: %s", l.Shard, l.Offset, l.Reason, l.Attempts, l.At.UTC().Format(time.RFC3339), cut, plain(string(shown)))
-			if err != nil {
-				return n, err
-			}
-			from = l.Offset + 1
-			n++
-		}
-		more = more && len(letters) > 0
-	}
-	return n, nil
 }
 
 // ofGroup is a command on a group that has to be on one of the shards.
