@@ -115,8 +115,7 @@ func (r *Replica) Assigned(now time.Duration, a *meta.Assignment, version meta.V
 		r.floor = max(r.floor, Generation(a.Generation))
 	}
 	r.assignment, r.version = a.Clone(), version
-	by := Opening{Disk: a.LeaderDisk, Count: a.LeaderOpening}
-	mine := by == r.opening && a.Leader == r.cfg.Node
+	mine := termOf(a).By == r.opening && a.Leader == r.cfg.Node
 	switch {
 	case r.role == Asking:
 		if r.asking {
@@ -135,7 +134,14 @@ func (r *Replica) Assigned(now time.Duration, a *meta.Assignment, version meta.V
 		r.role, r.asked = Asking, r.assignment
 		r.opening.Count = a.LeaderOpening
 		r.won(r.assignment, version)
+	default:
+		r.introduceAgain()
 	}
+}
+
+// termOf is the term an assignment gives.
+func termOf(a *meta.Assignment) Term {
+	return Term{Generation: Generation(a.Generation), By: Opening{Disk: a.LeaderDisk, Count: a.LeaderOpening}}
 }
 
 // reassigned judges a stored assignment against the term this replica leads.

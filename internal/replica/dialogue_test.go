@@ -37,6 +37,9 @@ type stage struct {
 	backup  *meta.Assignment
 	backed  meta.Version
 	differ  bool // the last judge found a difference
+	slow    bool // comparing takes longer than all messages that are under way
+	work    []func()
+	said    map[string]int64 // messages delivered, by "a->b"
 }
 
 type player struct {
@@ -200,20 +203,16 @@ func (s *stage) carryOut(p *player, e *Effect) {
 	case AppendStart:
 		s.append(p, e.Log, storage.KindGenerationStart, string(generationBytes(e.Term.Generation)))
 	case Compare:
-		own, differ := log.place(e.Prev.Next), e.Prev.Next
-		b := e.Bytes
-		for len(b) > 0 && differ < log.next() {
-			mine := log.recs[differ-log.base]
-			if len(mine) > len(b) || string(mine) != string(b[:len(mine)]) {
-				break
+		if !s.slow {
+			s.compare(r, log, e)
+			return
+		}
+		s.work = append(s.work, func() {
+			if p.rep == r {
+				s.compare(r, log, e)
+				s.drain(p)
 			}
-			b = b[len(mine):]
-			differ++
-		}
-		if len(b) == 0 || differ >= log.next() {
-			differ = ^Offset(0)
-		}
-		r.Compared(s.now, e.Log, own, differ)
+		})
 	case Cut:
 		n := int(log.next() - e.At)
 		p.lost += n
@@ -299,6 +298,23 @@ func (s *stage) carryOut(p *player, e *Effect) {
 	case Followed:
 		s.say("  %s: follows %s in generation %d", p.id, e.Peer, e.Term.Generation)
 	}
+}
+
+func (s *stage) compare(r *Replica, log *stageLog, e *Effect) {
+	own, differ := log.place(e.Prev.Next), e.Prev.Next
+	b := e.Bytes
+	for len(b) > 0 && differ < log.next() {
+		mine := log.recs[differ-log.base]
+		if len(mine) > len(b) || string(mine) != string(b[:len(mine)]) {
+			break
+		}
+		b = b[len(mine):]
+		differ++
+	}
+	if len(b) == 0 || differ >= log.next() {
+		differ = ^Offset(0)
+	}
+	r.Compared(s.now, e.Log, own, differ)
 }
 
 func generationBytes(g Generation) []byte {
@@ -393,6 +409,12 @@ func (s *stage) deliver(only string, limit int, drop bool) {
 			way := string(m.From) + "->" + string(m.To)
 			return only == "" || only == way || only == m.Type.String()
 		})
+		if i < 0 && only == "" && len(s.work) > 0 {
+			work := s.work[0]
+			s.work = s.work[1:]
+			work()
+			continue
+		}
 		if i < 0 || limit == 0 {
 			return
 		}
@@ -407,6 +429,7 @@ func (s *stage) deliver(only string, limit int, drop bool) {
 			s.say("%s (down)", messageText(&m))
 		default:
 			s.say("%s", messageText(&m))
+			s.said[string(m.From)+"->"+string(m.To)]++
 			p.rep.Receive(s.now, &m)
 			s.drain(p)
 		}
@@ -425,10 +448,10 @@ func (s *stage) run(t *testing.T, d *datadriven.TestData) string {
 	var nodes string
 	switch d.Cmd {
 	case "cluster":
-		*s = stage{cut: map[string]bool{}, logs: 1, mode: meta.ConsistencyQuorum}
+		*s = stage{cut: map[string]bool{}, said: map[string]int64{}, logs: 1, mode: meta.ConsistencyQuorum}
 		d.ScanArgs(t, "nodes", &nodes)
 		d.MaybeScanArgs(t, "logs", &s.logs)
-		s.leases, s.lazy = d.HasArg("leases"), d.HasArg("lazy")
+		s.leases, s.lazy, s.slow = d.HasArg("leases"), d.HasArg("lazy"), d.HasArg("slow-compare")
 		d.MaybeScanArgs(t, "ship-bytes", &s.ship)
 		var set, off string
 		if d.MaybeScanArgs(t, "off", &off) {

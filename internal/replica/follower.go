@@ -3,6 +3,7 @@ package replica
 import (
 	"time"
 
+	"github.com/felixlog/felix/internal/meta"
 	"github.com/felixlog/felix/storage"
 )
 
@@ -64,8 +65,33 @@ func (r *Replica) deposed(by Term) {
 // need not guess.
 func (r *Replica) introduce() {
 	r.leader, r.newcomer = r.newcomer, ""
+	r.introduceTo(r.leader)
+}
+
+// overlooking is the node that leads the accepted term and has not named this opening yet,
+// empty when there is none. It may count on what an opening before this one held and, with
+// nothing to ship, say nothing.
+func (r *Replica) overlooking() meta.NodeID {
+	a := r.assignment
+	if r.role != Follower || r.persistBusy || a == nil || a.Leader == r.cfg.Node || r.leaderOpening == r.opening.Count || !r.same(termOf(a)) || r.following != r.accepted {
+		return ""
+	}
+	return a.Leader
+}
+
+// introduceAgain tells a leader that overlooks this opening where it stands.
+func (r *Replica) introduceAgain() {
+	n := r.overlooking()
+	if n == "" {
+		return
+	}
+	r.introducedAt = r.now
+	r.introduceTo(n)
+}
+
+func (r *Replica) introduceTo(n meta.NodeID) {
 	for i := range r.logs {
-		r.answer(&r.logs[i], Introduced, r.logs[i].last)
+		r.answerTo(n, &r.logs[i], Introduced, r.logs[i].last)
 	}
 }
 
@@ -119,7 +145,7 @@ func (r *Replica) follow(l *shardLog, b heldBatch) bool {
 		r.refuse(l, b, RefusedGap)
 		return false
 	case at == l.tail:
-		if !r.samePlace(l, b.prev, l.last) {
+		if !r.samePlace(l, b.prev, l.last) || b.from == nil && l.unsaid(b.prev) {
 			r.refuse(l, b, RefusedPlace)
 			return false
 		}
@@ -220,10 +246,13 @@ func (r *Replica) refuse(l *shardLog, b heldBatch, why Refusal) {
 // answer tells the leader how far this log is verified and durable, or why a batch at
 // asked was refused and where to go back to.
 func (r *Replica) answer(l *shardLog, why Refusal, asked Place) {
-	if r.leader == "" {
-		return
+	if r.leader != "" {
+		r.answerTo(r.leader, l, why, asked)
 	}
-	m := r.send(Appended, r.leader, r.following)
+}
+
+func (r *Replica) answerTo(n meta.NodeID, l *shardLog, why Refusal, asked Place) {
+	m := r.send(Appended, n, r.following)
 	m.Log, m.Prev, m.Refused = l.id, asked, why
 	m.Tail, m.Head, m.Mark = l.tail, l.head, l.mark
 	m.Match = r.answerable(l)
@@ -331,6 +360,7 @@ func (r *Replica) Compared(now time.Duration, id LogID, own Place, differ Offset
 	switch {
 	case differ >= min(b.end, l.tail): // the same as far as both go
 		l.matched = max(l.matched, min(b.end, l.tail))
+		r.learnStarts(l, b, l.matched)
 		if b.end > l.tail {
 			b.bytes = skip(b.bytes, l.tail)
 			b.prev = l.last
@@ -347,6 +377,7 @@ func (r *Replica) Compared(now time.Duration, id LogID, own Place, differ Offset
 		r.refuse(l, b, RefusedCommitted)
 		r.halt(logText(id) + ": the leader's record " + offsetText(differ) + " differs from a committed one")
 	default:
+		r.learnStarts(l, b, differ)
 		b.bytes = skip(b.bytes, differ)
 		l.busy, l.held = cutting, b
 		r.effect(Effect{Type: Cut, Log: id, At: differ})
@@ -367,9 +398,28 @@ func (r *Replica) WasCut(now time.Duration, id LogID, p Place) {
 		return
 	}
 	l.matched = max(l.matched, p.Next)
+	l.said()
 	b.prev = p
 	r.write(l, b)
 	r.followed(l, b)
+}
+
+// learnStarts takes over the generation starts of a batch, up to where the log holds the
+// same, if the log cannot say them itself.
+func (r *Replica) learnStarts(l *shardLog, b heldBatch, end Offset) {
+	if !l.unknown {
+		return
+	}
+	r.starts = r.starts[:0]
+	if _, err := walk(b.bytes, b.prev.Next, b.prev.Generation, &r.starts); err != nil {
+		return // follow checked these bytes
+	}
+	for _, s := range r.starts {
+		if n := len(l.gens); s.Start < end && (n == 0 || s.Start > l.gens[n-1].Start) {
+			l.gens = append(l.gens, s)
+		}
+	}
+	l.said()
 }
 
 // overtaken says that a batch under way belongs to a term that is no longer followed.

@@ -14,6 +14,9 @@ const (
 	streaming                  // batches follow one another without waiting
 )
 
+// nowhere is where a follower was asked that could not say yet.
+const nowhere = ^Offset(0)
+
 // progress is one log of one follower as the leader sees it.
 type progress struct {
 	// match is one past the last record the follower holds, verified and durable. It
@@ -26,13 +29,17 @@ type progress struct {
 	state shipState
 	// asked: a probe is unanswered. fetching: the log is being read for this follower.
 	asked    bool
-	probeAt  Offset // the place the unanswered probe named
+	probeAt  Offset // the place the unanswered probe named; nowhere if it was refused for now
 	probeEnd Offset // one past the records it carried
 	fetching bool
 	sentAt   time.Duration // of the oldest unanswered batch or probe
 	inflight int           // batches shipped and not answered
 	ends     [MaxInflight]Offset
 	first    int
+	// held is one past the last record the follower had of its own when it was last asked.
+	// It compares what it has one batch at a time, so until match gets there a second batch
+	// would find it busy, and be sent again by the clock.
+	held Offset
 	// told is the mark the follower was last told.
 	told     Offset
 	toldHead Offset
@@ -53,6 +60,11 @@ func (p *progress) answered(match Offset, now time.Duration) {
 		p.inflight--
 		p.sentAt = now
 	}
+}
+
+// full says that nothing more may be shipped before an answer comes.
+func (p *progress) full() bool {
+	return p.asked || p.inflight == MaxInflight || p.inflight > 0 && p.match < p.held
 }
 
 // again is where to ask when an answer is missing: the same question, or, of batches in
@@ -181,7 +193,7 @@ func (r *Replica) shipWritten(l *shardLog, first, next Offset, encoded []byte) {
 	for i := range r.peers {
 		p := &r.peers[i]
 		pr := &p.logs[l.id]
-		if pr.next != first || pr.fetching || pr.asked || pr.inflight == MaxInflight {
+		if pr.next != first || pr.fetching || pr.full() {
 			continue // it is behind: it is fed from the log as it answers
 		}
 		r.ship(p, l, before, encoded, next)
@@ -210,7 +222,7 @@ func (r *Replica) ship(p *peer, l *shardLog, prev Place, encoded []byte, next Of
 // from the log when it is behind.
 func (r *Replica) pump(p *peer, l *shardLog) {
 	pr := &p.logs[l.id]
-	if r.role != Starting && r.role != Leading || pr.fetching || pr.asked || pr.inflight == MaxInflight {
+	if r.role != Starting && r.role != Leading || pr.fetching || pr.full() {
 		return
 	}
 	switch {
@@ -284,16 +296,21 @@ func (r *Replica) appended(p *peer, m *Message) {
 	}
 	switch m.Refused {
 	case NotRefused:
-		if pr.asked && (m.Prev.Next == pr.probeAt || pr.match >= pr.probeEnd && m.Match >= pr.probeAt) {
-			pr.asked, pr.state, pr.inflight = false, streaming, 0
+		switch {
+		case !pr.asked:
+		case pr.probeAt == nowhere:
+			pr.asked = false // what it was busy with is done
+		case m.Prev.Next == pr.probeAt || pr.match >= pr.probeEnd && m.Match >= pr.probeAt:
+			pr.asked, pr.state, pr.inflight, pr.held = false, streaming, 0, m.Tail
 			pr.next = max(pr.match, pr.probeEnd)
 			if pr.match < pr.probeEnd {
 				pr.shipped(pr.probeEnd, r.now)
 			}
 		}
+		pr.held = min(pr.held, m.Tail) // it may have cut its log
 	case Introduced:
 		if !pr.fetching {
-			to := min(m.Tail, l.endOf(m.At))
+			to := l.inCommon(m)
 			if m.Tail >= l.head {
 				// What it cannot name may still be the same from the head on.
 				to = max(to, l.head)
@@ -303,7 +320,7 @@ func (r *Replica) appended(p *peer, m *Message) {
 	case RefusedBusy, RefusedLater, RefusedUnable, RefusedCommitted:
 		if pr.state == streaming || pr.asked {
 			pr.probe(pr.again())
-			pr.asked, pr.sentAt, pr.probeAt = true, r.now, ^Offset(0) // Tick asks again
+			pr.asked, pr.sentAt, pr.probeAt = true, r.now, nowhere // its next answer asks again, or Tick
 		}
 		return
 	default:
@@ -312,22 +329,21 @@ func (r *Replica) appended(p *peer, m *Message) {
 	r.pump(p, l)
 }
 
-// stepBack chooses the place to try next after a refusal: where the follower ends, or
-// where the younger of the two generations at the refused place began.
+// stepBack chooses the place to try next after a refusal: where the follower ends or its
+// generation does here, or where the younger of the two generations at the refused place
+// began.
 func (r *Replica) stepBack(l *shardLog, pr *progress, m *Message) {
 	asked := m.Prev.Next
-	if asked < pr.match || pr.state == probing && (!pr.asked || asked != pr.probeAt) {
+	if asked < pr.match || pr.state == probing && (!pr.asked || asked != pr.probeAt && pr.probeAt != nowhere) {
 		return // an answer that later ones overtook
 	}
-	to := min(m.Tail, asked)
-	if to < asked || asked == 0 {
-		to = min(to, l.endOf(m.At))
-	} else {
+	to := min(l.inCommon(m), asked)
+	if to == asked && asked > 0 {
 		gen, start := l.generationAt(asked)
 		if m.At > gen {
 			start = m.Start
 		}
-		to = min(start, l.endOf(m.At), asked-1)
+		to = min(start, asked-1)
 	}
 	if to < l.head && asked > l.head && m.Tail >= l.head {
 		// What neither can name may still be the same from the head on; only a follower that

@@ -111,10 +111,47 @@ func (l *shardLog) endOf(g Generation) Offset {
 	return l.gens[i].Start
 }
 
+// inCommon is the furthest place that the log of a follower, as its answer m describes it,
+// may have in common with this one: its tail, or where its generation ends here. One that
+// cannot say its generation has the committed records in common; of these it is asked from
+// a statement on, so that it can say its generation once it has compared them.
+func (l *shardLog) inCommon(m *Message) Offset {
+	if m.At != 0 {
+		return min(m.Tail, l.endOf(m.At))
+	}
+	return min(m.Tail, l.statedBefore(min(m.Tail, m.Mark)))
+}
+
+// statedBefore is where the generation of the record before next was last stated, and the
+// head where that is not known.
+func (l *shardLog) statedBefore(next Offset) Offset {
+	i := sort.Search(len(l.gens), func(i int) bool { return l.gens[i].Start >= next })
+	if i == 0 {
+		return l.head
+	}
+	return l.gens[i-1].Start
+}
+
+// unsaid says that nothing tells the generation of the log's last record, though the
+// leader that named place could tell, and that the log was not compared with the leader's:
+// it is to be asked further back first.
+func (l *shardLog) unsaid(named Place) bool {
+	return l.unknown && l.matched < named.Next && l.head < named.Next && named.Generation != 0
+}
+
+// said ends that a log cannot say its generation, if all from its last statement on was
+// compared with the leader's log.
+func (l *shardLog) said() {
+	if l.matched >= l.tail && len(l.gens) > 0 {
+		l.unknown = false
+	}
+}
+
 // cutTo takes the cursors back after the log was cut to place p.
 func (l *shardLog) cutTo(p Place) {
 	i := sort.Search(len(l.gens), func(i int) bool { return l.gens[i].Start >= p.Next })
 	l.gens = l.gens[:i]
+	l.unknown = l.unknown || i == 0 && p.Next > 0
 	l.tail, l.last = p.Next, p
 	l.written = min(l.written, p.Next)
 	l.durable = min(l.durable, p.Next)

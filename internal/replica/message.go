@@ -63,13 +63,14 @@ const (
 	RefusedGap
 	// RefusedPlace: the record before differs; At, Start and Tail say where to go back to.
 	RefusedPlace
-	// RefusedBusy: the follower is cutting or comparing; send again.
+	// RefusedBusy: the follower is cutting or comparing; send again when it answers for that.
 	RefusedBusy
 	// RefusedCommitted: following would cut committed records. The replica halts.
 	RefusedCommitted
 	// RefusedLater: a lease is still granted to another leader; ask again.
 	RefusedLater
-	// Introduced: the term was just accepted; Tail and At say where the log stands.
+	// Introduced: the term was just accepted, or its leader has not named this opening yet;
+	// Tail and At say where the log stands.
 	Introduced
 	// RefusedUnable: the replica is halted or cannot read its log.
 	RefusedUnable

@@ -58,6 +58,7 @@ type Replica struct {
 	fenceAfter    time.Duration // grants of an earlier opening may last until here
 	granted       time.Duration // a lease was granted to accepted's leader until here
 	leaderOpening uint64        // this opening's count, as the leader last named it
+	introducedAt  time.Duration // to a leader that does not name this opening
 
 	// assignment is the last one read or written, at version.
 	assignment *meta.Assignment
@@ -236,13 +237,17 @@ func (r *Replica) Tick(now time.Duration) {
 		r.tickAsking()
 	case r.leads():
 		r.tickLeader()
+	case r.now-r.introducedAt >= ResendAfter:
+		r.introduceAgain()
 	}
 }
 
 // Settled says that nothing happens until something comes in: Tick has nothing to do.
 func (r *Replica) Settled() bool {
 	switch r.role {
-	case Follower, Stopped:
+	case Follower:
+		return !r.fence.waiting && r.overlooking() == ""
+	case Stopped:
 		return !r.fence.waiting
 	case Leading:
 		return r.settledLeader()

@@ -206,7 +206,8 @@ func (w *world) settle() {
 	}
 }
 
-// level says that the set is the one wanted and every member holds all of the shard.
+// level says that the set is the one wanted and every member holds all of the shard, and
+// knows it: it would vote.
 func (w *world) level() bool {
 	if !w.stable() {
 		return false
@@ -218,9 +219,12 @@ func (w *world) level() bool {
 		if f == nil || !f.alive || f.shard == nil || f.shard.incarnation != n.shard.incarnation {
 			return false
 		}
+		if f.shard.rep.Forgetful() {
+			return false
+		}
 		for id := range f.shard.ports {
 			a, b := n.shard.rep.Log(replica.LogID(id)), f.shard.rep.Log(replica.LogID(id))
-			if a.Mark != a.Tail || b.Mark != a.Mark || b.Tail != a.Tail || b.Written != b.Tail {
+			if b.Unknown || a.Mark != a.Tail || b.Mark != a.Mark || b.Tail != a.Tail || b.Written != b.Tail {
 				return false
 			}
 		}
