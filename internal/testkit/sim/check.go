@@ -45,6 +45,9 @@ type oracle struct {
 	lost map[offset]map[loss]bool
 	// seen is what readers were given beyond the oracle.
 	seen map[offset]string
+	// replaced is by offset: records that were committed, were lost as the table allows, and
+	// are others now.
+	replaced map[offset][]string
 	// written is when an offset was first written by a leader, for the bound on what is
 	// not committed.
 	written map[offset]time.Duration
@@ -77,7 +80,7 @@ func (c *checker) init(w *world) {
 func (c *checker) reset() {
 	c.logs = make([]oracle, c.w.logs())
 	for i := range c.logs {
-		c.logs[i] = oracle{acked: map[offset]ackedRecord{}, lost: map[offset]map[loss]bool{}, seen: map[offset]string{}, written: map[offset]time.Duration{}}
+		c.logs[i] = oracle{acked: map[offset]ackedRecord{}, lost: map[offset]map[loss]bool{}, seen: map[offset]string{}, replaced: map[offset][]string{}, written: map[offset]time.Duration{}}
 	}
 	c.refused = map[string]*operation{}
 	c.handed = map[offset]bool{}
@@ -117,7 +120,8 @@ func bytesOf(p logPort, from, to offset, visit func(offset, string)) error {
 	return nil
 }
 
-// committed judges a replica's mark: what it covers is the same on every replica.
+// committed judges a replica's mark: what it covers is the same on every replica, with one
+// exception outside of the set (keeps).
 func (c *checker) committed(n *node, log replica.LogID, mark offset) {
 	if n.shard.incarnation != c.w.shard.incarnation {
 		return // of a stream that is deleted
@@ -143,12 +147,7 @@ func (c *checker) committed(n *node, log replica.LogID, mark offset) {
 	err := bytesOf(p, from, mark, func(at offset, b string) {
 		if have, ok := o.at(at); ok {
 			if have != b {
-				if c.allowed(log, at, payloadOf(have, at)) {
-					c.forget(log, at)
-					o.recs = append(o.recs, b)
-					return
-				}
-				c.w.fail("byte-equality", "%s log %d: record %d below its mark %d differs from another replica's committed record", n.id, log, at, mark)
+				c.differs(n, log, at, b, mark)
 			}
 			return
 		}
@@ -164,6 +163,43 @@ func (c *checker) committed(n *node, log replica.LogID, mark offset) {
 		return
 	}
 	n.shard.setChecked(log, mark)
+}
+
+// differs judges record b of a replica, below its mark, where another is known to be
+// committed. In the set it is the one that counts from now on, if the other one could be
+// lost; outside of the set nobody's word but the set's counts.
+func (c *checker) differs(n *node, log replica.LogID, at offset, b string, mark offset) {
+	have, _ := c.logs[log].at(at)
+	switch listed := c.listed(n); {
+	case listed && c.allowed(log, at, payloadOf(have, at)):
+		c.forget(log, at)
+		c.logs[log].recs = append(c.logs[log].recs, b)
+	case listed:
+		c.w.fail("byte-equality", "%s log %d: record %d below its mark %d differs from another replica's committed record", n.id, log, at, mark)
+	case !c.keeps(log, at, b):
+		c.w.fail("byte-equality", "%s, outside of the set, log %d: record %d below its mark %d was never committed", n.id, log, at, mark)
+	}
+}
+
+// keeps says whether a replica outside of the set may hold b below its mark where the set
+// has another record: b was committed and the set lost it, so that this is a last copy. The
+// replica may even hear only afterwards that b is committed.
+func (c *checker) keeps(log replica.LogID, at offset, b string) bool {
+	return slices.Contains(c.logs[log].replaced[at], b) || c.allowed(log, at, payloadOf(b, at))
+}
+
+// listed says whether a replica's word on what is committed is the set's: the metadata
+// lists its disk, or it leads.
+func (c *checker) listed(n *node) bool {
+	if n.shard.rep.Serving() {
+		return true
+	}
+	a, _ := c.w.meta.assignment()
+	if a == nil {
+		return false
+	}
+	m, ok := a.Lookup(n.id)
+	return ok && m.Disk == n.disk.id
 }
 
 // allowed says whether the table of acknowledgements allows the record with payload p at
@@ -184,6 +220,9 @@ func (c *checker) forget(log replica.LogID, at offset) {
 	c.w.stats.AllowedLosses++
 	c.lossy = true
 	c.w.trace(nil, "allowed loss", func() string { return fmt.Sprintf("log %d from %d", log, at) }, uint64(at))
+	for i := max(at, o.base); i < o.end(); i++ {
+		o.replaced[i] = append(o.replaced[i], o.recs[i-o.base])
+	}
 	if at >= o.base && at < o.end() {
 		o.recs = o.recs[:at-o.base]
 	}

@@ -135,9 +135,6 @@ func drawFaults(rng *rand.Rand, s *Shape) []Fault {
 	}
 	if s.Outside {
 		weights[ChangeSet], weights[CutLeader], weights[Rival], weights[MetaRestore] = 30, 20, 25, 0
-		// Nothing comes late: a replica outside of the set that hears only then that a record
-		// is committed, when the set has lost it, says so of another one than the set.
-		weights[Suspend], weights[Slow], weights[NetLossy] = 0, 0, 0
 	}
 	if s.Lazy {
 		weights[PowerCut], weights[CutLeader], weights[PowerCutAll], weights[Rival] = 20, 20, 10, 5

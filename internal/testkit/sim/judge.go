@@ -43,6 +43,9 @@ func (c *checker) judgeLogs(n *node) {
 				}
 			}
 		}
+		if c.judgeOutside(n, log, own); w.violation != nil {
+			return
+		}
 		for _, a := range sortedAcked(o.acked) {
 			if a.at < p.head() {
 				continue
@@ -69,6 +72,25 @@ func (c *checker) judgeLogs(n *node) {
 		c.judgeRecords(n, i, own, p.head())
 		if w.violation != nil {
 			return
+		}
+	}
+}
+
+// judgeOutside compares the logs of the replicas that are not in the set, below their marks,
+// with the leader's records own: those that left the set, and learners. What is above their
+// marks was never said to be committed, and nobody cuts it while they are not fed.
+func (c *checker) judgeOutside(n *node, log replica.LogID, own []string) {
+	for _, f := range c.w.nodes {
+		if f.shard == nil || f.shard.incarnation != c.w.shard.incarnation || c.listed(f) {
+			continue
+		}
+		theirs := contents(f.shard.ports[log])
+		mark := min(f.shard.rep.Log(log).Mark, offset(len(theirs)))
+		for at := max(n.shard.ports[log].head(), f.shard.ports[log].head()); at < mark; at++ {
+			if (at >= offset(len(own)) || own[at] != theirs[at]) && !c.keeps(log, at, theirs[at]) {
+				c.w.fail("byte-equality", "log %d: record %d, below the mark %d of %s, outside of the set, is not the one of %s at the end", log, at, mark, f.id, n.id)
+				return
+			}
 		}
 	}
 }

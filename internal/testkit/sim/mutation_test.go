@@ -64,7 +64,7 @@ var mutations = []mutation{
 	{replica.CountListed, "wipe", 275},
 	{replica.NameChecksum, "regiven", 1},
 	{replica.UnknownIsLearner, "unsaid", 2},
-	{replica.KeepCommitted, "outside", 5},
+	{replica.KeepCommitted, "outside", 44},
 	{replica.ShortIsForgetful, "lapse", 2},
 	{replica.DoubtUntilLevel, "lapse", 7},
 }
