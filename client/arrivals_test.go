@@ -3,9 +3,11 @@ package client
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -36,6 +38,8 @@ type pieces struct {
 	rest  []byte
 	step  func() int
 	reads int
+	// interrupt: a deadline ends every other read. interrupted: it was the last one.
+	interrupt, interrupted bool
 }
 
 func (p *pieces) Read(b []byte) (int, error) {
@@ -44,6 +48,9 @@ func (p *pieces) Read(b []byte) (int, error) {
 	}
 	if len(p.rest) == 0 {
 		return 0, io.EOF
+	}
+	if p.interrupted = p.interrupt && !p.interrupted; p.interrupted {
+		return 0, os.ErrDeadlineExceeded
 	}
 	p.reads++
 	n := copy(b, p.rest[:min(len(p.rest), p.step())])
@@ -101,6 +108,33 @@ func TestArrivalsOfAnySize(t *testing.T) {
 		}
 	}
 	require.True(t, bytes.Equal(want, got))
+}
+
+// A read that a deadline ends, wherever it is in a TLS record, loses nothing.
+func TestInterruptedArrivalsGoOn(t *testing.T) {
+	writer, out, in, reader := tlsPair(t)
+	want := bytes.Repeat([]byte("0123456789abcdef"), 64)
+	for at := 0; at < len(want); at += 128 {
+		_, err := writer.Write(want[at : at+128])
+		require.NoError(t, err)
+	}
+	in.rest, in.interrupt = out.kept.Bytes(), true
+	in.step = func() int { return 1 }
+	var got []byte
+	for interruptions := 0; ; {
+		p := make([]byte, 100)
+		n, err := reader.Read(p)
+		got = append(got, p[:n]...)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			interruptions++
+		case err != nil:
+			require.ErrorIs(t, err, io.EOF)
+			require.True(t, bytes.Equal(want, got))
+			require.Greater(t, interruptions, len(want))
+			return
+		}
+	}
 }
 
 // TLS records that arrived together are one read of the socket and one of the connection.

@@ -70,7 +70,9 @@ type batch struct {
 	count  uint32
 	sealed bool
 	// due: a lingering batch may go.
-	due     bool
+	due bool
+	// awaited: who added its last record waits for the answer.
+	awaited bool
 	created time.Time
 	// held is what it counts for in the producer's bound.
 	held int64

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/felixlog/felix/wire"
 )
@@ -141,7 +140,7 @@ func (c *core) authenticate(ctx context.Context, addr, token string, flags wire.
 }
 
 func (s *session) handshake(ctx context.Context, tenant, token string, flags wire.Flags) error {
-	stop := context.AfterFunc(ctx, func() { ignore(s.conn.SetDeadline(time.Unix(1, 0))) })
+	stop := context.AfterFunc(ctx, func() { ignore(s.conn.SetDeadline(longAgo)) })
 	defer stop()
 	if err := s.conn.(*tls.Conn).HandshakeContext(ctx); err != nil {
 		return err

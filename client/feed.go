@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/felixlog/felix/wire"
 )
@@ -73,7 +72,7 @@ func (f *feed) subscribe(ctx context.Context) error {
 	if err != nil {
 		return wrap(f.op(), err)
 	}
-	stop := context.AfterFunc(ctx, func() { ignore(session.conn.SetDeadline(time.Unix(1, 0))) })
+	stop := context.AfterFunc(ctx, func() { ignore(session.conn.SetDeadline(longAgo)) })
 	err = f.request(session)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)

@@ -90,14 +90,15 @@ func (l *lane) flags() wire.Flags {
 
 func (l *lane) idempotent() bool { return l.p.key.delivery == Idempotent }
 
-// add puts a record, whose bytes were reserved, into the lane.
+// add puts a record, whose bytes were reserved, into the lane. awaited: the caller waits for
+// its answer next, and if there is a connection to read must call its readFor first.
 // It is false when the lane is closed.
-func (l *lane) add(payload []byte) (Future, bool) {
+func (l *lane) add(payload []byte, awaited bool) (f Future, reads *pipe, ok bool) {
 	c := &l.p.config
 	l.mu.Lock()
 	if l.state == laneClosed {
 		l.mu.Unlock()
-		return Future{}, false
+		return Future{}, nil, false
 	}
 	if l.cur != nil && !l.cur.fits(payload, c) {
 		l.cur.seal()
@@ -111,9 +112,13 @@ func (l *lane) add(payload []byte) (Future, bool) {
 		}
 	}
 	b := l.cur
-	f := Future{b: b, index: b.add(payload)}
+	f = Future{b: b, index: b.add(payload)}
+	b.awaited = awaited
+	if awaited && l.state == laneOpen && l.pipe.claimNow() {
+		reads = l.pipe
+	}
 	l.push()
-	return f, true
+	return f, reads, true
 }
 
 // linger lets b go when its time has come.
@@ -178,7 +183,7 @@ func (l *lane) take(p *pipe, dst []byte, most int) (out []byte, more bool) {
 	}
 	b := l.unacked[l.sent]
 	id := l.p.client.requestID()
-	if !p.expect(id, b) {
+	if !p.expect(id, b, b.awaited && b.count == 1) {
 		// The end of the pipe is on its way to us.
 		return dst, false
 	}

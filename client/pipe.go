@@ -54,8 +54,13 @@ type pipe struct {
 	answerTimeout time.Duration
 	onEnd         func(error)
 	held          *wire.TLSHold // nil without TLS
-	decoder       wire.Decoder  // the reader's
-	came          answer        // the reader's: what it hands to a call, which copies it
+
+	// The reader's, whoever that is (see reading).
+	decoder  wire.Decoder
+	ack      wire.PublishAck
+	came     answer // what is handed to a call, which copies it
+	together bool   // answers that came together are being handed out
+	lone     int    // awaited requests that were alone, in a row
 
 	mu sync.Mutex
 	// out are whole frames to write; spare is the buffer that out had before.
@@ -70,6 +75,7 @@ type pipe struct {
 	// answering: the reader hands out answers that came together. Those who get them may
 	// ask again, and what they ask leaves in one write, when all have been handed out.
 	answering bool
+	reading   reading
 	err       error
 
 	wake     chan struct{}
@@ -83,6 +89,8 @@ type waiting struct {
 	call call
 	// asked is when the answer was asked for; it may take the answer timeout from then.
 	asked time.Time
+	// awaited: somebody waits for just this, and would read for it.
+	awaited bool
 }
 
 // inlineMost bounds what a caller writes itself on an idle connection, instead
@@ -93,6 +101,7 @@ const inlineMost = 8 << 10
 // newPipe starts the goroutines of a session.
 func newPipe(s *session, answerTimeout time.Duration, onEnd func(error)) *pipe {
 	p := &pipe{session: s, answerTimeout: answerTimeout, onEnd: onEnd, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	p.reading.told = make(chan struct{}, 1)
 	if t, ok := s.conn.(*tls.Conn); ok {
 		if s, ok := t.NetConn().(*socket); ok {
 			s.held.HoldAlways()
@@ -108,18 +117,28 @@ func newPipe(s *session, answerTimeout time.Duration, onEnd func(error)) *pipe {
 }
 
 // send queues a frame and its call; wait is how long the broker was asked to hold back the
-// answer. An error means that the pipe has ended and the call will not hear of it.
-func (p *pipe) send(id uint64, c call, wait time.Duration, frame func(dst []byte) []byte) error {
+// answer. An error means that the pipe has ended and the call will not hear of it. Who sends
+// waits for the answer, and with reads must call readFor first.
+func (p *pipe) send(id uint64, c call, wait time.Duration, frame func(dst []byte) []byte) (reads bool, err error) {
 	p.mu.Lock()
 	if p.err != nil {
 		p.mu.Unlock()
-		return p.err
+		return false, p.err
 	}
 	idle := p.idle()
+	reads = p.claim()
 	p.out = frame(p.out)
-	p.pending = append(p.pending, waiting{id: id, call: c, asked: time.Now().Add(wait)})
+	p.due(waiting{id: id, call: c, asked: time.Now().Add(wait), awaited: true})
 	p.start(idle && len(p.out) <= inlineMost)
-	return nil
+	return reads, nil
+}
+
+// due adds a request whose answer will come. The lock is held. Somebody reads from here on.
+func (p *pipe) due(w waiting) {
+	p.pending = append(p.pending, w)
+	if p.reading.by == byNobody {
+		p.recall()
+	}
 }
 
 // sendAll is send of requests that leave in one write, those without an error. Those that
@@ -136,7 +155,7 @@ func (p *pipe) sendAll(asked []asking) {
 			q.err = lost(q.r.name(), err, false)
 		default:
 			p.out = wire.AppendMessage(p.out, q.r.message)
-			p.pending = append(p.pending, waiting{id: q.r.id, call: q.e, asked: time.Now().Add(q.r.wait)})
+			p.due(waiting{id: q.r.id, call: q.e, asked: time.Now().Add(q.r.wait)})
 		}
 	}
 	if err != nil {
@@ -181,7 +200,9 @@ func (p *pipe) offer(s source) {
 
 // idle: nothing is being written and nothing unanswered, so that the socket's
 // buffer is empty.
-func (p *pipe) idle() bool { return !p.writing && p.head == len(p.pending) }
+func (p *pipe) idle() bool { return !p.writing && !p.answersDue() }
+
+func (p *pipe) answersDue() bool { return p.head < len(p.pending) }
 
 // start makes sure that somebody writes, and unlocks. On an idle connection the
 // caller does it.
@@ -191,11 +212,14 @@ func (p *pipe) start(inline bool) {
 		return
 	}
 	p.writing = true
+	alone := p.reading.by == byCaller
 	p.mu.Unlock()
 	if inline {
 		// Those who were woken together with us come first: their frames go
 		// into the same write.
-		runtime.Gosched()
+		if !alone {
+			runtime.Gosched()
+		}
 		if !p.step(inlineMost, inlineMost) {
 			return
 		}
@@ -207,14 +231,14 @@ func (p *pipe) start(inline bool) {
 }
 
 // expect adds the call of a frame that a source is giving. id is echoed by the
-// answer. It is false when the pipe has ended.
-func (p *pipe) expect(id uint64, c call) bool {
+// answer. awaited says that somebody waits for just this. It is false when the pipe has ended.
+func (p *pipe) expect(id uint64, c call, awaited bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
 		return false
 	}
-	p.pending = append(p.pending, waiting{id: id, call: c, asked: time.Now()})
+	p.due(waiting{id: id, call: c, asked: time.Now(), awaited: awaited})
 	return true
 }
 
@@ -316,30 +340,37 @@ func (p *pipe) transmit(out []byte) error {
 // read is the reader.
 func (p *pipe) read() {
 	defer p.reader.Close()
-	var ack wire.PublishAck
-	gathering := false
 	for {
-		f, err := p.reader.Next()
-		if err == nil {
-			if more := p.reader.Buffered(); more != gathering {
-				gathering = more
-				p.gathering(more)
-			}
-			err = p.dispatch(f, &ack)
-		}
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				err = ErrConnectionLost
-			}
+		if err := p.readFrame(); err != nil {
 			p.fail(err)
 			return
+		}
+		if p.lone >= loneRun && p.lend() {
+			<-p.reading.told
 		}
 	}
 }
 
-func (p *pipe) dispatch(f wire.Frame, ack *wire.PublishAck) error {
+// readFrame reads one frame and hands it on. It is the reader's.
+func (p *pipe) readFrame() error {
+	f, err := p.reader.Next()
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			return ErrConnectionLost
+		}
+		return err
+	}
+	if more := p.reader.Buffered(); more != p.together {
+		p.together = more
+		p.gathering(more)
+	}
+	return p.dispatch(f)
+}
+
+func (p *pipe) dispatch(f wire.Frame) error {
 	switch f.Flags.Layout() {
 	case wire.LayoutAck:
+		ack := &p.ack
 		if err := ack.Decode(f.Flags, f.Payload); err != nil {
 			return err
 		}
@@ -418,6 +449,11 @@ func (p *pipe) deliver(id uint64, named bool, a answer) error {
 		return fmt.Errorf("an answer to request %d, which nobody made", id)
 	}
 	c := p.pending[at].call
+	if p.pending[at].awaited && len(p.pending) == 1 {
+		p.lone++
+	} else {
+		p.lone = 0
+	}
 	p.pending[at].call = nil
 	for p.head < len(p.pending) && p.pending[p.head].call == nil {
 		p.head++
@@ -461,6 +497,9 @@ func (p *pipe) fail(err error) {
 	pending := p.pending[p.head:]
 	attached := p.attached
 	p.pending, p.head, p.ready, p.attached = nil, 0, nil, nil
+	if p.reading.by == byNobody {
+		p.recall()
+	}
 	p.mu.Unlock()
 	p.watchdog.Stop()
 	close(p.done)

@@ -70,9 +70,10 @@ func TestRequestsGatherWhileAnswersAreHandedOut(t *testing.T) {
 	for id := range uint64(n) {
 		e := exchanges.Get().(*exchange)
 		asked = append(asked, e)
-		require.NoError(t, p.send(id, e, 0, func(dst []byte) []byte {
+		_, err := p.send(id, e, 0, func(dst []byte) []byte {
 			return wire.AppendMessage(dst, &wire.CacheGet{Cache: "k", Key: "key", RequestID: id, HasRequestID: true})
-		}))
+		})
+		require.NoError(t, err)
 	}
 	p.mu.Lock()
 	out, writing, pending := len(p.out), p.writing, len(p.pending)

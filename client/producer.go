@@ -188,22 +188,27 @@ func (c *Client) Producer(stream string, opts ...ProducerOption) (*Producer, err
 //
 // Errors: ErrBufferFull, ErrTooLarge, ErrClosed, the context's.
 func (p *Producer) Send(ctx context.Context, payload []byte, opts ...PublishOption) (Future, error) {
-	o := merge(opts)
+	f, _, err := p.send(ctx, payload, merge(opts), false)
+	return f, err
+}
+
+// send is Send; awaited and reads are those of lane.add.
+func (p *Producer) send(ctx context.Context, payload []byte, o PublishOption, awaited bool) (f Future, reads *pipe, err error) {
 	held := int64(0)
 	for {
 		l, err := p.laneFor(ctx, o)
 		if err == nil && held == 0 {
 			if most := int(p.client.config.maxFrame) - 1024 - len(l.key); len(payload) > most {
-				return Future{}, &Error{Op: l.op(), Retry: wire.RetryFatal, Err: fmt.Errorf("%w: %d bytes, max=%d", ErrTooLarge, len(payload), most)}
+				return Future{}, nil, &Error{Op: l.op(), Retry: wire.RetryFatal, Err: fmt.Errorf("%w: %d bytes, max=%d", ErrTooLarge, len(payload), most)}
 			}
 			if err := p.reserve(ctx, heldBytes(payload)); err != nil {
-				return Future{}, err
+				return Future{}, nil, err
 			}
 			held = heldBytes(payload)
 		}
 		if err == nil {
-			if f, ok := l.add(payload); ok {
-				return f, nil
+			if f, reads, ok := l.add(payload, awaited); ok {
+				return f, reads, nil
 			}
 			// The lane was closed: with the producer, or because the stream has other
 			// shards, and then it has another lane.
@@ -211,7 +216,7 @@ func (p *Producer) Send(ctx context.Context, payload []byte, opts ...PublishOpti
 		}
 		if err != nil {
 			p.release(held)
-			return Future{}, err
+			return Future{}, nil, err
 		}
 	}
 }
@@ -228,9 +233,12 @@ func (p *Producer) open() error {
 
 // Publish sends a record and waits for its answer.
 func (p *Producer) Publish(ctx context.Context, payload []byte, opts ...PublishOption) (Ack, error) {
-	f, err := p.Send(ctx, payload, opts...)
+	f, reads, err := p.send(ctx, payload, merge(opts), true)
 	if err != nil {
 		return Ack{}, err
+	}
+	if reads != nil {
+		reads.readFor(f.b)
 	}
 	return f.Wait(ctx)
 }

@@ -117,8 +117,12 @@ func (c *core) try(ctx context.Context, r *request) (*answer, error) {
 		return nil, err
 	}
 	e := exchanges.Get().(*exchange)
-	if err := p.send(r.id, e, r.wait, func(dst []byte) []byte { return wire.AppendMessage(dst, r.message) }); err != nil {
+	reads, err := p.send(r.id, e, r.wait, func(dst []byte) []byte { return wire.AppendMessage(dst, r.message) })
+	if err != nil {
 		return nil, lost(r.name(), err, false)
+	}
+	if reads {
+		p.readFor(e)
 	}
 	return e.await(ctx, on, p, r)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"testing/iotest"
@@ -40,6 +41,47 @@ func TestHeaderRefusals(t *testing.T) {
 	require.ErrorIs(t, err, ErrBadMagic)
 	_, err = NewReader(bytes.NewReader(header(Magic, 2, 0, 1)), 10).Next()
 	require.ErrorIs(t, err, ErrBadVersion)
+}
+
+// interrupted gives its pieces, and before each a read that a deadline ended.
+type interrupted struct {
+	rest    [][]byte
+	stopped bool
+}
+
+func (i *interrupted) Read(p []byte) (int, error) {
+	if i.stopped = !i.stopped; i.stopped {
+		return 0, os.ErrDeadlineExceeded
+	}
+	if len(i.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, i.rest[0])
+	i.rest = i.rest[1:]
+	return n, nil
+}
+
+// A reader that a deadline interrupts, anywhere in a frame, goes on where it was.
+func TestInterruptedReaderGoesOn(t *testing.T) {
+	frame := append(header(Magic, 1, 0, 5), "hello"...)
+	src := &interrupted{}
+	for i := range frame {
+		src.rest = append(src.rest, frame[i:i+1])
+	}
+	r := NewReader(src, 10)
+	for range frame {
+		_, err := r.Next()
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	}
+	f, err := r.Next()
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(f.Payload))
+	_, err = r.Next()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	for range 2 {
+		_, err = r.Next()
+		require.ErrorIs(t, err, io.EOF)
+	}
 }
 
 // allocated returns the bytes that f allocates.

@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"errors"
 	"io"
+	"os"
 )
 
 // Frame is one frame as read. Payload is good until the next call of the
@@ -50,7 +52,7 @@ func (r *Reader) Limit() uint32 { return r.limit }
 
 // Next returns the next frame. Errors: io.EOF at the end of the stream between
 // frames, io.ErrUnexpectedEOF inside one, the refusals of [ParseHeader], and
-// what the source returns. An error is final.
+// what the source returns. An error is final, but for os.ErrDeadlineExceeded.
 func (r *Reader) Next() (Frame, error) {
 	if r.err != nil {
 		return Frame{}, r.err
@@ -75,7 +77,10 @@ func (r *Reader) end(err error) error {
 	if err == io.EOF && r.w > r.r {
 		err = io.ErrUnexpectedEOF
 	}
-	r.err = err
+	// A read that was interrupted has lost nothing: the next one goes on.
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		r.err = err
+	}
 	return err
 }
 
