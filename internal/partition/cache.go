@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/felixlog/felix/internal/cache"
 	"github.com/felixlog/felix/internal/projection"
 	"github.com/felixlog/felix/storage"
@@ -103,7 +101,7 @@ func OpenCache(ctx context.Context, dir string, o CacheOptions) (*Cache, error) 
 	}
 	so := o.Storage
 	so.MaxRecordBytes = maxBody
-	pace := rate.NewLimiter(rate.Limit(o.CompactPace), max(o.CompactPace, 1<<20))
+	pace := projection.NewPace(o.CompactPace)
 	err := c.open(ctx, dir, so, func(log *storage.Log) (projection.Reading, error) {
 		proj := projection.New(cache.Codec{}, log.Head())
 		err := proj.LoadSnapshot(ctx, so.FS, dir, snapshotCodecCache, log.Head(), log.Stable(), log)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"golang.org/x/time/rate"
-
 	"github.com/felixlog/felix/internal/counter"
 	"github.com/felixlog/felix/internal/projection"
 	"github.com/felixlog/felix/storage"
@@ -59,7 +57,7 @@ func OpenCounter(ctx context.Context, dir string, o CacheOptions) (*Counter, err
 	if o.OnCompacted != nil {
 		c.onCompacted = func(e CompactEvent) { o.OnCompacted(o.Name, e) }
 	}
-	pace := rate.NewLimiter(rate.Limit(o.CompactPace), max(o.CompactPace, 1<<20))
+	pace := projection.NewPace(o.CompactPace)
 	err := c.open(ctx, dir, o.Storage, func(log *storage.Log) (projection.Reading, error) {
 		c.state = counter.NewState(log.Head())
 		return c.state, nil

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/felixlog/felix/internal/projection"
 	"github.com/felixlog/felix/internal/queue"
 	"github.com/felixlog/felix/storage"
@@ -159,7 +157,7 @@ func newGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptio
 		g.onCompacted = func(e CompactEvent) { o.OnCompacted(o.Name, e) }
 	}
 	g.mu.waits = map[string]map[*pollWait]struct{}{}
-	pace := rate.NewLimiter(DefaultCompactPace, DefaultCompactPace)
+	pace := projection.NewPace(DefaultCompactPace)
 	so := o.Storage
 	so.MaxRecordBytes = maxBody // a copy of any payload fits; see letterRoom
 	err := g.open(ctx, dir, so, func(log *storage.Log) (projection.Reading, error) {

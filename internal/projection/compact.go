@@ -106,8 +106,9 @@ type CompactOptions struct {
 	Ratio float64
 	// MinBytes below which a log is left alone. 8 MiB.
 	MinBytes int64
-	// Pace bounds the bytes read from the log a second; its burst must be at least
-	// one page (256 KiB). Nil does not bound.
+	// Pace bounds the bytes read from the log a second, as long as the log is not larger
+	// than what makes compaction due; of a log that is n times as large, n times as much is
+	// read, so that no writer outruns it for ever. Nil does not bound. See NewPace.
 	Pace *rate.Limiter
 }
 
@@ -143,15 +144,15 @@ func NewCompactor(log CompactLog, reading Reading, o CompactOptions) *Compactor 
 }
 
 // Due reports whether the log holds enough that nothing names to be worth a pass.
-func (c *Compactor) Due() bool {
+func (c *Compactor) Due() bool { return c.excess() > 1 }
+
+// excess is the size of the log in parts of what makes compaction due.
+func (c *Compactor) excess() float64 {
 	var total int64
 	for _, s := range c.log.Segments() {
 		total += s.Bytes
 	}
-	if total < c.opts.MinBytes {
-		return false
-	}
-	return float64(total) > c.opts.Ratio*float64(c.reading.LiveBytes())
+	return float64(total) / max(float64(c.opts.MinBytes), c.opts.Ratio*float64(c.reading.LiveBytes()))
 }
 
 // CompactResult says what one pass did.
@@ -163,6 +164,10 @@ type CompactResult struct {
 
 // compactPage bounds what one read of a pass takes.
 const compactPage = 256 << 10
+
+// NewPace reads so many bytes a second, a page at a time: what a compaction has saved up
+// it would take in one piece, and hold up those who write meanwhile for as long.
+func NewPace(bytes int) *rate.Limiter { return rate.NewLimiter(rate.Limit(bytes), compactPage) }
 
 // Segment compacts the oldest segment: its live entries are appended at the tail, and
 // when they are durable it is deleted. If the log is one active segment that is sealed
@@ -222,6 +227,7 @@ func (c *Compactor) copyPage(ctx context.Context, end segment.Offset, res *Compa
 		for i := range c.page.Records {
 			read += c.page.Records[i].Size
 		}
+		read = int(float64(read) / max(1, c.excess()))
 		if err := c.opts.Pace.WaitN(ctx, min(read, c.opts.Pace.Burst())); err != nil {
 			return err
 		}

@@ -239,6 +239,32 @@ func TestCompactionOfNothingEnds(t *testing.T) {
 	}
 }
 
+// What is read of a log counts in full as long as it is not larger than what makes
+// compaction due, and the less the larger it is; and no pause is saved up.
+func TestCompactionKeepsPaceWithWriters(t *testing.T) {
+	require.Equal(t, compactPage, NewPace(1<<30).Burst())
+	charged := func(times int64) float64 {
+		k := openKV(t, t.TempDir())
+		defer k.close()
+		for i := 0; len(k.log.Segments()) < 4; i++ {
+			k.put(fmt.Sprint(i), "value")
+		}
+		var total int64
+		for _, s := range k.log.Segments() {
+			total += s.Bytes
+		}
+		pace := NewPace(1) // as good as nothing comes back during the test
+		c := NewCompactor(k.log, Latest{Projection: k.proj, Copier: EntrySetCodec{}}, CompactOptions{MinBytes: total / times, Ratio: 1e-9, Pace: pace})
+		res, err := c.Segment(t.Context())
+		require.NoError(t, err)
+		require.NotZero(t, res.Bytes)
+		return compactPage - pace.Tokens()
+	}
+	full := charged(1)
+	require.Greater(t, full, 15e3, "of a segment of 16 KiB")
+	require.InDelta(t, full/4, charged(4), full/20)
+}
+
 func TestSnapshotIsBelievedOnlyWhole(t *testing.T) {
 	dir := t.TempDir()
 	k := openKV(t, dir)
