@@ -41,10 +41,11 @@
 // # Goroutines
 //
 // A connection has a reader and a writer, which end with it. Where requests come one
-// at a time, those who wait for the answers read them in the reader's place. A producer
-// has one for a shard only while that shard connects or recovers. A subscription and a
-// watch have one a shard, a consumer one a shard and one a record in hand, two while
-// its claim is extended; its handlers end before Consume returns. Close of the others ends them and answers
+// at a time, those who wait for the answers read them in the reader's place, and hear
+// of the end of their context up to 10 ms late. A producer has one for a shard only
+// while that shard connects or recovers. A subscription and a watch have one a shard, a
+// consumer one a shard and one a record in hand, two while its claim is extended; its
+// handlers end before Consume returns. Close of the others ends them and answers
 // everyone who waits. Nothing runs before Dial.
 //
 // # Memory

@@ -99,16 +99,16 @@ func (p *pipe) claimNow() bool {
 // readFor reads until c, for which the connection was claimed, has its answer, and returns
 // early if somebody else will see to that.
 func (p *pipe) readFor(c call) {
+	defer p.giveBack()
 	for p.oldest(c) {
-		err := p.readFrame()
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			break
-		}
-		if err != nil {
+		switch err := p.readFrame(); {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return
+		default:
 			p.fail(err)
 		}
 	}
-	p.giveBack()
 }
 
 // oldest reports whether c waits for the answer that is due next.
