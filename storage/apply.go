@@ -10,9 +10,7 @@ func (l *Log) applyGroups(own *waiter) {
 	m := &l.mu
 	m.applying = true
 	for n := 0; n < applyMost && m.apply.head != nil && m.exclusives == 0; n++ {
-		g := m.apply.pop()
-		m.inCount -= len(g.Batches)
-		m.inBytes -= g.bytes
+		g := m.completed()
 		if l.isOwn(g, own) {
 			g.Batches[0].complete()
 		} else {
@@ -24,6 +22,15 @@ func (l *Log) applyGroups(own *waiter) {
 	}
 	m.applying = false
 	l.freed()
+}
+
+// completed takes the next group to be completed, which no longer counts as accepted. l.mu
+// is held.
+func (m *logMu) completed() *Group {
+	g := m.apply.pop()
+	m.inCount -= len(g.Batches)
+	m.inBytes -= g.bytes
+	return g
 }
 
 // isOwn says whether g is nothing but the batch of who calls: there is nobody to be woken
@@ -47,9 +54,7 @@ func (l *Log) completeAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.mu.apply.head != nil {
-		g := l.mu.apply.pop()
-		l.mu.inCount -= len(g.Batches)
-		l.mu.inBytes -= g.bytes
+		g := l.mu.completed()
 		l.mu.Unlock()
 		l.complete(g)
 		l.mu.Lock()

@@ -2,6 +2,8 @@ package storage
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -148,10 +150,11 @@ func (d *Disk) Close() error {
 // Unsynced is how many bytes of its logs are not on the device, and for how long the
 // oldest of them has not been.
 func (d *Disk) Unsynced() (bytes int64, oldest time.Duration) {
-	now := time.Now()
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	for l := range d.mu.logs {
+	logs := slices.Collect(maps.Keys(d.mu.logs))
+	d.mu.Unlock()
+	now := time.Now()
+	for _, l := range logs { // a log's mutex is not taken under the disk's
 		n, since := l.unsynced()
 		bytes += n
 		if n > 0 {

@@ -55,12 +55,31 @@ func (l *Log) target() flushTarget {
 	m := &l.mu
 	// The pen may be ahead of what it published, but moves written after its write and
 	// m.active before it: all below written is in files up to m.active.
-	t := flushTarget{active: m.active, dirty: l.dirtyBytes.Load(), next: l.Written(), start: time.Now()}
+	t := flushTarget{active: m.active, dirty: m.dirty(), next: l.Written(), start: time.Now()}
 	t.pos = t.active.size.Load()
 	if len(m.sealing) > 0 {
 		t.seals = append(t.seals, m.sealing...)
 	}
 	return t
+}
+
+// dirty is how many bytes are not known to be on the device. l.mu is held.
+func (m *logMu) dirty() int64 {
+	n := m.dirtyOf(m.active)
+	for _, s := range m.sealing {
+		n += m.dirtyOf(s)
+	}
+	return n
+}
+
+func (m *logMu) dirtyOf(s *segmentFile) int64 {
+	switch {
+	case s.id < m.durablePos.seg:
+		return 0
+	case s.id == m.durablePos.seg:
+		return s.size.Load() - m.durablePos.pos
+	}
+	return s.size.Load()
 }
 
 // flushTo puts t on the device. A file that could not be opened for lack of descriptors
@@ -98,8 +117,7 @@ func (l *Log) reached(t flushTarget) {
 	m.durablePos = filePos{t.active.id, t.pos}
 	appends := l.release(t.next)
 	l.dirtySince.Store(t.start.UnixNano())
-	left := l.dirtyBytes.Add(-t.dirty)
-	if left == 0 {
+	if m.dirty() == 0 {
 		l.unpin()
 	} else if l.opt.Fsync == Periodic {
 		l.schedule(taskFlush, l.opt.FsyncInterval)

@@ -58,14 +58,13 @@ type Log struct {
 	written atomic.Uint64 // in the file
 	durable atomic.Uint64 // flushed; moved by the flush token's holder
 	stable  atomic.Uint64 // as durable as the policy acknowledges
-	nextOff atomic.Uint64 // to be given next; ahead of written while a write is under way
+	maybe   atomic.Uint64 // one past what a write that poisoned the log may have left; see Next
 	cuts    atomic.Uint64 // counts cuts of what readers may be looking at
 
 	gens       atomic.Pointer[[]GenerationStart]
 	recovery   atomic.Pointer[RecoveryReport]
 	retention  atomic.Pointer[RetentionPolicy]
 	dirtySince atomic.Int64 // Unix nanoseconds of the oldest write not flushed
-	dirtyBytes atomic.Int64
 	submitted  atomic.Bool  // queued for a worker
 	tendAt     atomic.Int64 // background work is due when the active segment gets here
 	allocated  atomic.Int64 // blocks of the active segment are reserved up to here
@@ -138,8 +137,9 @@ func (l *Log) Shard() string { return l.shard }
 // Head is the oldest offset that can be read.
 func (l *Log) Head() Offset { return l.list.Load().head() }
 
-// Next is the offset the next record gets.
-func (l *Log) Next() Offset { return Offset(l.nextOff.Load()) }
+// Next is the offset the next record gets, those of a write under way left out. Of a log
+// that a failed write has poisoned it is behind what that may have left.
+func (l *Log) Next() Offset { return Offset(max(l.written.Load(), l.maybe.Load())) }
 
 // Written is one past the last record in the file.
 func (l *Log) Written() Offset { return Offset(l.written.Load()) }
@@ -179,7 +179,9 @@ func (l *Log) Health() Health {
 func (l *Log) Recovery() RecoveryReport { return *l.recovery.Load() }
 
 func (l *Log) unsynced() (int64, time.Time) {
-	return l.dirtyBytes.Load(), time.Unix(0, l.dirtySince.Load())
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.dirty(), time.Unix(0, l.dirtySince.Load())
 }
 
 // Open opens the log in dir, making it if there is none, and repairs what a crash may

@@ -16,6 +16,9 @@ package storage
 // left. While a flush is under way little is written: what comes meanwhile is written
 // together when it ends, for it could not be on the device earlier.
 //
+// An appender that is alone, without a flush to wait for or a callback to run, goes through
+// the same stages by itself, without the queue and the pump: see appendAlone.
+//
 // The segments a batch goes to are a list of files; the last is active. The next file is
 // made ahead, empty, its name flushed; a roll writes its header and takes it into use. The
 // segment before is sealed off the pen: flushed, trimmed, flushed, indexed. Readers work on
@@ -68,8 +71,9 @@ const (
 	driveApplies = 2
 )
 
-// choose says what can be done now. l.mu is held.
-func (l *Log) choose(d *duty) action {
+// choose says what can be done now, flushes left out if they are left to others. l.mu is
+// held.
+func (l *Log) choose(noFlush bool) action {
 	m := &l.mu
 	if m.exclusive || m.exclusives > 0 {
 		return actNone
@@ -81,7 +85,7 @@ func (l *Log) choose(d *duty) action {
 		return actNone
 	}
 	unflushed := m.unstable.head != nil
-	if unflushed && !m.flushing && !m.flushOff && !d.noFlush {
+	if unflushed && !m.flushing && !m.flushOff && !noFlush {
 		return actFlush
 	}
 	if m.queue.n > 0 && !m.pen {
@@ -98,7 +102,7 @@ func (l *Log) choose(d *duty) action {
 func (l *Log) pump(d *duty) {
 	m := &l.mu
 	for {
-		act := l.choose(d)
+		act := l.choose(d.noFlush)
 		if act == actNone || d.over() && (act != actApply || d.applied) {
 			break
 		}
@@ -125,7 +129,7 @@ func (l *Log) pump(d *duty) {
 
 // resume finds somebody for work that nobody will look at. l.mu is held.
 func (l *Log) resume() {
-	if l.opt.Manual || l.choose(&duty{}) == actNone || l.mu.pumps > 0 {
+	if l.opt.Manual || l.choose(false) == actNone || l.mu.pumps > 0 {
 		return
 	}
 	if b := l.mu.queue.head; b != nil {
@@ -163,7 +167,7 @@ func (l *Log) startRunner() {
 func (l *Log) Drive(inline bool) {
 	l.mu.Lock()
 	d := duty{limited: true, writes: driveWrites, flushes: 1, applies: driveApplies, noFlush: !inline}
-	if l.opt.Manual || l.choose(&d) == actNone {
+	if l.opt.Manual || l.choose(d.noFlush) == actNone {
 		l.resume()
 		l.mu.Unlock()
 		return
@@ -187,7 +191,7 @@ func (l *Log) Step() bool {
 func (l *Log) work1() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch l.choose(&duty{}) {
+	switch l.choose(false) {
 	case actApply:
 		l.applyGroups(nil)
 	case actFlush:

@@ -209,11 +209,16 @@ func (l *Log) accept(b *Batch) error {
 	case m.inCount >= l.opt.QueueBatches, m.inBytes > 0 && m.inBytes+b.size > l.opt.QueueBytes:
 		return ErrQueueFull
 	}
+	m.charge(b)
+	m.queue.push(b)
+	return nil
+}
+
+// charge counts b as accepted and not completed. l.mu is held.
+func (m *logMu) charge(b *Batch) {
 	m.inCount++
 	b.charge = b.size
 	m.inBytes += b.charge
-	m.queue.push(b)
-	return nil
 }
 
 // belowReserve refuses a batch that may not use the disk's reserve.
@@ -257,23 +262,51 @@ func (l *Log) Append(ctx context.Context, b *Batch) error {
 		return l.appendManual(b)
 	}
 	w := &b.wait
-	w.state.Store(waiterRuns)
 	l.mu.Lock()
+	if l.alone(b) {
+		l.appendAlone(b)
+		l.mu.Unlock()
+		return b.Err
+	}
 	if err := l.accept(b); err != nil {
 		l.mu.Unlock()
 		return err
 	}
-	d := duty{own: w}
-	if l.choose(&d) == actNone {
+	w.state.Store(waiterRuns)
+	if l.choose(false) == actNone {
 		l.mu.Unlock()
 	} else {
 		l.mu.pumps++
-		l.pump(&d)
+		l.pump(&duty{own: w})
 		if w.done() && !w.duty.Load() {
 			return b.Err
 		}
 	}
 	return l.await(ctx, b)
+}
+
+// alone says whether b, appended now, is written by itself at once, with nobody to be told
+// but who appends: nothing that was accepted is without its answer, no one is at work, and
+// there is no flush to wait for. l.mu is held.
+func (l *Log) alone(b *Batch) bool {
+	m := &l.mu
+	return m.inCount == 0 && m.lastBatch <= 1 && m.state == StateServing && !m.closing &&
+		!m.pen && !m.applying && !m.exclusive && m.exclusives == 0 &&
+		l.opt.Fsync != OnCommit && b.Done == nil && l.opt.Hooks.Stable == nil
+}
+
+// appendAlone is the short way of a batch that is alone: the stages of the others, without
+// the queue and the pump between them, which cost it 25 ns of 330 beside its write. What
+// comes meanwhile queues, and is handed on. l.mu is held before and after, not meanwhile.
+func (l *Log) appendAlone(b *Batch) {
+	m := &l.mu
+	m.pen, m.lastBatch = true, 1
+	m.charge(b)
+	g := l.getGroup()
+	g.Batches = append(g.Batches, b)
+	l.write(g)
+	l.putGroup(m.completed()) // it is g: what has its outcome behind it was accepted later
+	l.resume()
 }
 
 // await waits for b's completion, working meanwhile when it is told to.

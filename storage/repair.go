@@ -354,7 +354,6 @@ func (l *Log) install(r *recovery) {
 	l.tendAt.Store(0)
 	l.prepareFailed, l.pushed, l.undropped = SegmentID(0), filePos{}, nil
 	l.markPos = filePos{newest.id, newest.size}
-	l.dirtyBytes.Store(0)
 	l.markMoved.Store(false)
 
 	l.mu.Lock()
@@ -364,7 +363,7 @@ func (l *Log) install(r *recovery) {
 	l.mu.prepared = nil
 	l.mu.spoilt = false
 	l.mu.Unlock()
-	for _, at := range []interface{ Store(uint64) }{&l.written, &l.durable, &l.stable, &l.nextOff} {
+	for _, at := range []interface{ Store(uint64) }{&l.written, &l.durable, &l.stable, &l.maybe} {
 		at.Store(uint64(next))
 	}
 }

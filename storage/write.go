@@ -22,12 +22,16 @@ type pen struct {
 	sum       uint32 // checksum of the record before next
 	indexNext int64  // a record that starts here or later gets an index entry
 	zeroEnd   int64  // zeros are written up to here
+	untold    int64  // bytes written that the watch over the disk's room has not been told of
 	spec      segment.RecordSpec
 	gens      []GenerationStart // of the group under way
 }
 
 // gatherYields is how often who has the pen lets others run before it writes, at most.
 const gatherYields = 4
+
+// roomStep is how much is written before the watch over the disk's room is told.
+const roomStep = 4 << 10
 
 // tooFarAhead is how far the newest record may be ahead of the wall clock before the
 // log's clock follows the wall again.
@@ -47,6 +51,13 @@ func (l *Log) writeGroup() {
 		l.putDownPen()
 		return
 	}
+	l.write(g)
+}
+
+// write writes g, publishes it and puts the pen down. l.mu is held before and after, not
+// meanwhile.
+func (l *Log) write(g *Group) {
+	m := &l.mu
 	m.Unlock()
 	rest, tend := l.encodeAndWrite(g)
 	if tend {
@@ -184,7 +195,6 @@ func (l *Log) encodeAndWrite(g *Group) (rest []*Batch, tend bool) {
 	if len(buf) == 0 {
 		return rest, tend
 	}
-	l.nextOff.Store(uint64(g.Next))
 	h := &p.active.handle
 	f, err := h.acquire()
 	if err != nil {
@@ -207,8 +217,18 @@ func (l *Log) encodeAndWrite(g *Group) (rest []*Batch, tend bool) {
 	if l.opt.Events.OnAppend != nil {
 		l.opt.Events.OnAppend(AppendEvent{Shard: l.shard, Records: int(g.Next - g.First), Batches: count, Bytes: len(buf)})
 	}
-	l.disk.space.wrote(int64(len(buf)))
+	l.watchRoom(len(buf))
 	return rest, tend || p.pos >= l.tendAt.Load()
+}
+
+// watchRoom tells who watches the disk's room of what was written, a page at a time: the
+// count is shared by all logs of the disk.
+func (l *Log) watchRoom(n int) {
+	p := &l.pen
+	if p.untold += int64(n); p.untold >= roomStep {
+		l.disk.space.wrote(p.untold)
+		p.untold = 0
+	}
 }
 
 // continues says whether b may come at next by what it says of its place, and leaves of
@@ -331,6 +351,7 @@ func (l *Log) advance(g *Group, sum uint32) {
 		s.first.Store(uint64(l.firstTime(g)))
 	}
 	p.pos += int64(len(g.buf))
+	before := p.next
 	p.next = g.Next
 	p.sum = sum
 	p.last = g.Timestamp
@@ -341,13 +362,15 @@ func (l *Log) advance(g *Group, sum uint32) {
 	if len(p.gens) > 0 {
 		l.addGenerations(p.gens)
 	}
-	if l.dirtyBytes.Add(int64(len(g.buf))) == int64(len(g.buf)) {
+	l.written.Store(uint64(g.Next))
+	// A flush that ends meanwhile has moved durable and then looks for what is left: one of
+	// the two sees the other.
+	if Offset(l.durable.Load()) == before {
 		l.dirtySince.Store(time.Now().UnixNano())
 		if l.opt.Fsync == Periodic {
 			l.schedule(taskFlush, l.opt.FsyncInterval)
 		}
 	}
-	l.written.Store(uint64(g.Next))
 }
 
 // firstTime is the time of the first record of g's buffer.
@@ -362,12 +385,12 @@ func (l *Log) failWrite(g *Group, n int, cause error) {
 	p := &l.pen
 	err := l.cutTail(n)
 	if err != nil {
+		l.maybe.Store(uint64(g.Next))
 		l.poison("cut", errors.Join(err, cause))
 		g.fail(fmt.Errorf("%w: %w", ErrUnknownOutcome, errors.Join(cause, err)))
 		return
 	}
 	g.Next, g.First = p.next, p.next
-	l.nextOff.Store(uint64(p.next))
 	notWritten := fmt.Errorf("%w: %w", ErrNotWritten, cause)
 	if vfs.OutOfSpace(cause) {
 		notWritten = fmt.Errorf("%w: %w", ErrNotWritten, &DiskFullError{Shard: l.shard, Dir: l.dir, Cause: cause})
