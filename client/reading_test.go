@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -282,6 +283,23 @@ func TestAConnectionEndsUnderACallerThatReads(t *testing.T) {
 	require.Equal(t, before+1, claims)
 	require.ErrorIs(t, p.ended(), ErrConnectionLost)
 	ask()
+}
+
+// A callback may end the goroutine of the caller that reads, as a test's does that fails; the
+// reader hears of the end all the same.
+func TestACallersGoroutineEndsWhileItReads(t *testing.T) {
+	s := valuesScript(t, func(p *peer, _ *wire.CacheGet) { ignore(p.conn.Close()) })
+	var once sync.Once
+	k, p, ask, other := values(t, s, WithEvents(Events{OnDisconnect: func(string, error) { once.Do(runtime.Goexit) }}))
+	uncheckedLoans(p)
+	untilLent(p, ask)
+	var caller sync.WaitGroup
+	caller.Go(func() {
+		_, _, err := k.Get(soon(t), other)
+		t.Error("came back", err)
+	})
+	caller.Wait()
+	p.wg.Wait()
 }
 
 // The end of a connection that nobody reads is noticed, though nobody asks.
