@@ -135,6 +135,11 @@ func (d *delivery) putBack() {
 // with FromLatest every record published afterwards is delivered. ctx bounds
 // that alone.
 //
+// A stream in memory delivers what its subscriber takes in time: of one that is too
+// slow the queue, as the stream is made (overflow drop_new or drop_old), leaves out
+// batches, and the protocol has no word to tell it of them. What must not be missed
+// belongs in a durable stream, whose slow subscriber reads on from the disk.
+//
 // Errors: ErrNotFound, ErrForbidden, *CursorError, ErrUnavailable.
 func (c *Client) Subscribe(ctx context.Context, stream string, opts ...SubscribeOption) (*Subscription, error) {
 	s := &Subscription{client: c.core, stream: streamKey{c.namespace, stream}, items: make(chan *delivery, queuedFrames), done: make(chan struct{})}

@@ -159,7 +159,8 @@ func TestPausesAreCounted(t *testing.T) {
 	}
 }
 
-// What a slow subscriber of a stream in memory loses is counted by the stream's policy.
+// What a slow subscriber of a stream in memory loses is counted by the stream's policy, and
+// said at its end.
 func TestLossesOfSlowSubscribersAreCounted(t *testing.T) {
 	for _, policy := range []string{"drop_old", "block"} {
 		t.Run(policy, func(t *testing.T) {
@@ -180,6 +181,11 @@ func TestLossesOfSlowSubscribersAreCounted(t *testing.T) {
 			}
 			require.Positive(t, r.metric("felix_dropped_total", fmt.Sprintf("policy=%q", policy)))
 			_ = slow.Close()
+			said := "missed batches"
+			if policy == "block" {
+				said = "held back publishes"
+			}
+			require.Eventually(t, func() bool { return strings.Contains(r.log.String(), said) }, patience, time.Millisecond)
 		})
 	}
 }

@@ -258,6 +258,10 @@ func (n *Node) brokerEvents() broker.Events {
 			OnSlow: func(shard string, _ *partition.Subscription) {
 				n.log.Warn("subscription ended: it held back publishes for too long", "shard", shard)
 			},
+			OnDropped: func(shard string, s *partition.Subscription) {
+				n.log.Warn("subscription of an in-memory stream was too slow and missed batches, which its client cannot know; a durable stream keeps them",
+					"shard", shard, "principal", s.Principal(), "connection", s.Connection(), "batches", s.Dropped())
+			},
 			OnDamagedRead: func(shard string, err error) {
 				n.unreadable.note(shard, err)
 				n.log.Error("records of a shard are damaged and cannot be read", "shard", shard, "error", err)

@@ -73,7 +73,8 @@ func TestMemoryDropsByPolicy(t *testing.T) {
 		"drop_old": {stream.DropOld, []string{"7", "8", "9"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := memoryShard(t, Options{Overflow: c.overflow})
+			told := map[*Subscription]uint64{}
+			p := memoryShard(t, Options{Overflow: c.overflow, Events: Events{OnDropped: func(_ string, s *Subscription) { told[s] = s.Dropped() }}})
 			slow := reader{sub: subscribeWith(t, p, SubscribeOptions{QueueCapacity: 3})}
 			fast := reader{sub: subscribeWith(t, p, SubscribeOptions{QueueCapacity: 100})}
 			require.Equal(t, 3, slow.sub.QueueCapacity())
@@ -90,6 +91,10 @@ func TestMemoryDropsByPolicy(t *testing.T) {
 			publish(t, p, "after")
 			require.NoError(t, slow.take(deadline(t), 1))
 			require.Equal(t, "after", slow.events[3].payload)
+			for _, r := range []*reader{&slow, &fast, &slow} {
+				r.sub.Close()
+			}
+			require.Equal(t, map[*Subscription]uint64{slow.sub: 7}, told, "once, and of nobody who had all")
 		})
 	}
 }

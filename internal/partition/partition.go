@@ -75,6 +75,9 @@ type Options struct {
 type Events struct {
 	// OnSlow: a subscription was ended because it held back publishes for too long.
 	OnSlow func(shard string, s *Subscription)
+	// OnDropped: a subscription has ended whose queue left out batches; see
+	// Subscription.Dropped. The protocol has no word for it.
+	OnDropped func(shard string, s *Subscription)
 	// OnTornBatch: the log ended within a producer's batch, which was cut off.
 	OnTornBatch func(shard string, from, tail storage.Offset)
 	// OnProducersRebuilt: the producers were read back from the log's records.

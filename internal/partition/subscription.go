@@ -219,6 +219,9 @@ func (s *Subscription) Close() {
 		s.p.subs.remove(s.p, s)
 	}
 	s.signal()
+	if f := s.p.o.Events.OnDropped; f != nil && s.Dropped() > 0 {
+		f(s.p.name, s)
+	}
 }
 
 // signal makes a Next that waits look again.
