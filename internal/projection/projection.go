@@ -163,10 +163,14 @@ func (p *Projection) changeLocked(c Change) error {
 	if err != nil {
 		return err
 	}
+	if had && old.Offset == rec.Offset {
+		return nil // the record decides the key again
+	}
+	// In this order a page of the set in which only this key is named stays.
+	m.named.add(rec.Offset)
 	if had {
 		m.named.remove(old.Offset)
 	}
-	m.named.add(rec.Offset)
 	return nil
 }
 
