@@ -2,6 +2,7 @@ package partition
 
 import (
 	"encoding/binary"
+	"math"
 	"sync"
 	"sync/atomic"
 
@@ -26,8 +27,8 @@ const (
 	// valueShare is the part of a stripe that a single value may take.
 	valueShare = 8
 	// valueCost is what a value is charged with beside its bytes: its head in the ring,
-	// and its place in the table, which is at times half empty.
-	valueCost = valueHead + 60
+	// and its slot in the table, which is at times not half full.
+	valueCost = valueHead + 22
 
 	valueHead  = 8 + 8 + 4 // log, offset, length
 	firstValue = 4 << 10   // the first memory of a stripe
@@ -44,7 +45,7 @@ type valueStripe struct {
 		sync.Mutex
 		// places say where in ring a value's head is. Places only grow: place p is at
 		// p modulo the length of ring.
-		places map[valueKey]uint64
+		places valuePlaces
 		ring   []byte
 		// oldest and next bound what is kept: the first head, and the end of the last
 		// value.
@@ -52,7 +53,7 @@ type valueStripe struct {
 		hits, misses uint64
 	}
 	bound int64 // on what values are charged with
-	most  int   // bytes of ring
+	most  int   // bytes of ring; fewer than 4 GiB, so that a slot tells a place
 }
 
 // ValueFigures are Values at one moment; hits and misses only rise.
@@ -71,7 +72,7 @@ func NewValues(bound int64) *Values {
 	for i := range v.stripes {
 		s := &v.stripes[i]
 		s.bound = each
-		s.most = int(each) // the ring never needs more than the charges
+		s.most = int(min(each, math.MaxUint32)) // the ring never needs more than the charges
 	}
 	return v
 }
@@ -85,9 +86,30 @@ func (v *Values) newLog() uint64 {
 	return v.logs.Add(1)
 }
 
-func (v *Values) stripe(k valueKey) *valueStripe {
-	h := (uint64(k.at) + k.log*0x9e3779b97f4a7c15) * 0xff51afd7ed558ccd
-	return &v.stripes[h>>(64-4)]
+func (k valueKey) hash() uint64 {
+	return (uint64(k.at) + k.log*0x9e3779b97f4a7c15) * 0xff51afd7ed558ccd
+}
+
+func (v *Values) stripe(h uint64) *valueStripe { return &v.stripes[h>>(64-4)] }
+
+// find looks for the value of k, whose hash is h.
+func (s *valueStripe) find(k valueKey, h uint64) (place uint64, n int, ok bool) {
+	m := &s.mu
+	_, ok = m.places.find(h, func(low uint32) bool {
+		place = m.next - uint64(uint32(m.next)-low)
+		var at valueKey
+		at, n = s.head(place)
+		return at == k
+	})
+	return place, n, ok
+}
+
+// head reads what stands before the value at a place.
+func (s *valueStripe) head(place uint64) (k valueKey, n int) {
+	var head [valueHead]byte
+	s.read(head[:], place)
+	return valueKey{binary.LittleEndian.Uint64(head[:]), storage.Offset(binary.LittleEndian.Uint64(head[8:]))},
+		int(binary.LittleEndian.Uint32(head[16:]))
 }
 
 // get appends the value to dst.
@@ -95,19 +117,17 @@ func (v *Values) get(k valueKey, dst []byte) ([]byte, bool) {
 	if v == nil {
 		return dst, false
 	}
-	s := v.stripe(k)
+	h := k.hash()
+	s := v.stripe(h)
 	m := &s.mu
 	m.Lock()
 	defer m.Unlock()
-	p, ok := m.places[k]
+	p, n, ok := s.find(k, h)
 	if !ok {
 		m.misses++
 		return dst, false
 	}
 	m.hits++
-	var head [valueHead]byte
-	s.read(head[:], p)
-	n := int(binary.LittleEndian.Uint32(head[16:]))
 	from := int((p + valueHead) % uint64(len(m.ring)))
 	first := min(n, len(m.ring)-from)
 	dst = append(dst, m.ring[from:from+first]...)
@@ -119,7 +139,8 @@ func (v *Values) put(k valueKey, value []byte) {
 	if v == nil {
 		return
 	}
-	s := v.stripe(k)
+	h := k.hash()
+	s := v.stripe(h)
 	size := valueHead + len(value)
 	if int64(size)*valueShare > int64(s.most) {
 		return
@@ -127,11 +148,8 @@ func (v *Values) put(k valueKey, value []byte) {
 	m := &s.mu
 	m.Lock()
 	defer m.Unlock()
-	if _, has := m.places[k]; has {
+	if _, _, has := s.find(k, h); has {
 		return
-	}
-	if m.places == nil {
-		m.places = map[valueKey]uint64{}
 	}
 	for s.charged()+int64(len(value))+valueCost > s.bound || m.next-m.oldest+uint64(size) > uint64(s.most) {
 		s.dropOldest()
@@ -143,23 +161,23 @@ func (v *Values) put(k valueKey, value []byte) {
 	binary.LittleEndian.PutUint32(head[16:], uint32(len(value)))
 	s.write(head[:], m.next)
 	s.write(value, m.next+valueHead)
-	m.places[k] = m.next
+	m.places.add(h, m.next)
 	m.next += uint64(size)
 }
 
 // charged is what the values kept are charged with.
 func (s *valueStripe) charged() int64 {
 	m := &s.mu
-	return int64(m.next-m.oldest) + int64(len(m.places))*(valueCost-valueHead)
+	return int64(m.next-m.oldest) + int64(m.places.used)*(valueCost-valueHead)
 }
 
 func (s *valueStripe) dropOldest() {
 	m := &s.mu
-	var head [valueHead]byte
-	s.read(head[:], m.oldest)
-	k := valueKey{binary.LittleEndian.Uint64(head[:]), storage.Offset(binary.LittleEndian.Uint64(head[8:]))}
-	delete(m.places, k)
-	m.oldest += valueHead + uint64(binary.LittleEndian.Uint32(head[16:]))
+	k, n := s.head(m.oldest)
+	if at, ok := m.places.find(k.hash(), func(low uint32) bool { return low == uint32(m.oldest) }); ok {
+		m.places.remove(at)
+	}
+	m.oldest += valueHead + uint64(n)
 }
 
 // grow makes the ring hold n bytes.
@@ -201,7 +219,7 @@ func (v *Values) Figures() (f ValueFigures) {
 	for i := range v.stripes {
 		s := &v.stripes[i]
 		s.mu.Lock()
-		f.Count += int64(len(s.mu.places))
+		f.Count += int64(s.mu.places.used)
 		f.Bytes += s.charged()
 		f.Hits += s.mu.hits
 		f.Misses += s.mu.misses

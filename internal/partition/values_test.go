@@ -30,6 +30,11 @@ func TestValuesStayWithinTheirBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bound := int64(rapid.SampledFrom([]int{1, 4 << 10, 100_000, 1 << 20, 3 << 19}).Draw(t, "bound"))
 		v := NewValues(bound)
+		for i := range v.stripes { // as if so much had been put and dropped
+			m := &v.stripes[i].mu
+			m.next = rapid.SampledFrom([]uint64{0, 1<<32 - 300, 1<<40 - 1}).Draw(t, "from")
+			m.oldest = m.next
+		}
 		logs := []uint64{v.newLog(), v.newLog()}
 		sizes := map[valueKey]int{}
 		most := rapid.SampledFrom([]int{1, 40, 3000}).Draw(t, "size")
@@ -39,7 +44,7 @@ func TestValuesStayWithinTheirBound(t *testing.T) {
 			sizes[k] = n
 			v.put(k, valueOf(k, n))
 			got, ok := v.get(k, nil)
-			if fits := (valueHead+n)*valueShare <= v.stripe(k).most; ok != fits {
+			if fits := (valueHead+n)*valueShare <= v.stripe(k.hash()).most; ok != fits {
 				t.Fatalf("a value of %d bytes just put: in memory %t, fits %t", n, ok, fits)
 			}
 			if ok && !bytes.Equal(got, valueOf(k, n)) {
@@ -72,6 +77,44 @@ func TestValuesStayWithinTheirBound(t *testing.T) {
 	})
 	require.Nil(t, NewValues(0))
 	require.Nil(t, NewValues(-1))
+}
+
+// TestValuePlacesAgainstModel has few hashes, so that probes meet and pass over others.
+func TestValuePlacesAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var places valuePlaces
+		model := map[uint32]uint64{} // the hashes of places
+		hash := rapid.Map(rapid.Uint64Range(0, 7), func(n uint64) uint64 { return n << 28 })
+		for place := range uint32(rapid.IntRange(1, 300).Draw(t, "steps")) {
+			if rapid.IntRange(0, 2).Draw(t, "op") < 2 {
+				h := hash.Draw(t, "hash")
+				places.add(h, uint64(place)+1<<33)
+				model[place] = h
+				continue
+			}
+			if place == 0 {
+				continue
+			}
+			gone := rapid.Uint32Range(0, place-1).Draw(t, "gone")
+			h, had := model[gone]
+			at, ok := places.find(h, func(low uint32) bool { return low == gone })
+			if ok != had {
+				t.Fatalf("place %d: found %t, is there %t", gone, ok, had)
+			}
+			if ok {
+				places.remove(at)
+				delete(model, gone)
+			}
+		}
+		if places.used != len(model) {
+			t.Fatalf("%d places, want %d", places.used, len(model))
+		}
+		for place, h := range model {
+			if _, ok := places.find(h, func(low uint32) bool { return low == place }); !ok {
+				t.Fatalf("place %d is gone", place)
+			}
+		}
+	})
 }
 
 // A value that was put or read is there without a reading of the log, its newer version
