@@ -188,6 +188,22 @@ func (c *checker) keeps(log replica.LogID, at offset, b string) bool {
 	return slices.Contains(c.logs[log].replaced[at], b) || c.allowed(log, at, payloadOf(b, at))
 }
 
+// settingAside judges that the replica on n is set aside for what the set lost and for
+// nothing else.
+func (c *checker) settingAside(n *node) {
+	for i, p := range n.shard.ports {
+		log := replica.LogID(i)
+		theirs := contents(p)
+		mark := min(n.shard.rep.Log(log).Mark, offset(len(theirs)))
+		for at := p.head(); at < mark; at++ {
+			if have, ok := c.logs[i].at(at); ok && have != theirs[at] && !c.keeps(log, at, theirs[at]) {
+				c.w.fail("byte-equality", "%s, outside of the set, log %d: set aside with record %d below its mark %d, which was never committed", n.id, log, at, mark)
+				return
+			}
+		}
+	}
+}
+
 // listed says whether a replica's word on what is committed is the set's: the metadata
 // lists its disk, or it leads.
 func (c *checker) listed(n *node) bool {

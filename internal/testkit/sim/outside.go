@@ -19,10 +19,11 @@ func outsideProfile(s *Shape) {
 }
 
 // setAside lets an operator set the directory of a replica aside that is no member and
-// halted because it knows to be committed what the leader does not have. One that halted
-// for another reason keeps it: a change that lists its disk may be under way.
+// halted because it knows to be committed what the leader does not have, which must be what
+// the set lost. One that halted for another reason keeps it: a change that lists its disk may
+// be under way.
 func (w *world) setAside(n *node, reason string) {
-	if !w.shape.Outside || !strings.Contains(reason, "committed") {
+	if !strings.Contains(reason, "committed") {
 		return
 	}
 	s := n.shard
@@ -34,6 +35,7 @@ func (w *world) setAside(n *node, reason string) {
 		if _, member := a.Lookup(n.id); member {
 			return
 		}
+		w.check.settingAside(n)
 		w.trace(n, "set aside", nil)
 		n.stop()
 		n.disk = newDisk(n)

@@ -46,32 +46,36 @@ func TestOutsideOfTheSet(t *testing.T) {
 		{name: "what was lost, silent", holds: [2]string{"a", "b"}, was: "b", lost: true, says: []int{set}},
 		{name: "what was not lost", holds: [2]string{"a", "b"}, was: "b", says: []int{set}, fails: true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			shape := drawShape(1, "outside")
-			shape.Nodes = 2
-			w := &world{opts: Options{Memory: true}, shape: shape, rng: rand.New(rand.NewPCG(1, 2))}
-			w.setup()
-			defer w.close()
-			for i, p := range c.holds {
-				w.nodes[i].holds(p)
-			}
-			o := &w.check.logs[0]
-			if c.was != "" {
-				start := contents(w.nodes[set].shard.ports[0])[0]
-				was := string(segment.AppendRecord(nil, &segment.RecordSpec{Offset: 1, Payload: []byte(c.was)}))
-				o.recs = []string{start, was}
-				if c.lost {
-					o.lost[1] = map[loss]bool{{w.nodes[set].id, was}: true}
+		for when, judge := range map[string]func(*checker, *node, *node){
+			"at the end":         func(c *checker, set, outside *node) { c.judgeOutside(set, 0, contents(set.shard.ports[0])) },
+			"as it is set aside": func(c *checker, _, outside *node) { c.settingAside(outside) },
+		} {
+			t.Run(c.name+", "+when, func(t *testing.T) {
+				shape := drawShape(1, "outside")
+				shape.Nodes = 2
+				w := &world{opts: Options{Memory: true}, shape: shape, rng: rand.New(rand.NewPCG(1, 2))}
+				w.setup()
+				defer w.close()
+				for i, p := range c.holds {
+					w.nodes[i].holds(p)
 				}
-			}
-			for _, i := range c.says {
-				w.check.committed(w.nodes[i], 0, 2)
-			}
-			n := w.nodes[set]
-			w.check.judgeOutside(n, 0, contents(n.shard.ports[0]))
-			if failed := w.violation != nil; failed != c.fails {
-				t.Errorf("violation %v; want one: %t", w.violation, c.fails)
-			}
-		})
+				if c.was != "" {
+					o := &w.check.logs[0]
+					start := contents(w.nodes[set].shard.ports[0])[0]
+					was := string(segment.AppendRecord(nil, &segment.RecordSpec{Offset: 1, Payload: []byte(c.was)}))
+					o.recs = []string{start, was}
+					if c.lost {
+						o.lost[1] = map[loss]bool{{w.nodes[set].id, was}: true}
+					}
+				}
+				for _, i := range c.says {
+					w.check.committed(w.nodes[i], 0, 2)
+				}
+				judge(&w.check, w.nodes[set], w.nodes[outside])
+				if failed := w.violation != nil; failed != c.fails {
+					t.Errorf("violation %v; want one: %t", w.violation, c.fails)
+				}
+			})
+		}
 	}
 }
