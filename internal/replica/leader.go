@@ -95,7 +95,8 @@ type peer struct {
 	round   uint64        // the highest read round it answered
 	leaseAt time.Duration // the sending time of the latest Beat it granted a lease for
 	leased  bool
-	askAt   time.Duration // when the last fence or probe of an unheard opening went out
+	telling bool // the last Beat, sent at toldAt, is unanswered
+	toldAt  time.Duration
 }
 
 // admit takes note of who answers. It reports false for an answer of an opening that is
@@ -108,7 +109,7 @@ func (p *peer) admit(m *Message, r *Replica) bool {
 	if o != p.opening {
 		p.opening = o
 		p.votes, p.voted = nil, false
-		p.leased, p.round = false, 0
+		p.leased, p.round, p.telling = false, 0, false
 		for i := range p.logs {
 			p.logs[i] = progress{next: r.logs[i].tail, state: probing}
 		}
@@ -294,6 +295,9 @@ func (r *Replica) appended(p *peer, m *Message) {
 		pr.answered(match, r.now)
 		r.advance(l)
 	}
+	if pr.match >= l.mark {
+		pr.told = min(pr.told, m.Mark) // a Beat may have come before the records it is about
+	}
 	switch m.Refused {
 	case NotRefused:
 		switch {
@@ -405,6 +409,9 @@ func (r *Replica) settledLeader() bool {
 	}
 	for i := range r.peers {
 		p := &r.peers[i]
+		if p.telling {
+			return false
+		}
 		for j := range p.logs {
 			pr, l := &p.logs[j], &r.logs[j]
 			if pr.match != l.tail || pr.told != l.mark || pr.toldHead != l.head {

@@ -78,6 +78,7 @@ func (r *Replica) sendRound() {
 
 // beat sends a Beat: marks and heads, and a round's question when round is not zero.
 func (r *Replica) beat(p *peer, round uint64) {
+	p.telling, p.toldAt = true, r.now
 	m := r.send(Beat, p.node, r.term)
 	m.Round, m.SentAt, m.Lease, m.Peer = round, r.now, r.cfg.Leases && round > 0, p.opening.Count
 	m.Marks = make([]LogMark, len(r.logs))
@@ -88,7 +89,7 @@ func (r *Replica) beat(p *peer, round uint64) {
 	}
 }
 
-// receiveBeat takes marks and heads from the leader and answers its question.
+// receiveBeat takes marks and heads from the leader and answers that it did.
 func (r *Replica) receiveBeat(m *Message) {
 	if len(m.Marks) == len(r.logs) {
 		for i := range r.logs {
@@ -99,9 +100,6 @@ func (r *Replica) receiveBeat(m *Message) {
 			r.learnMark(l, m.Marks[i].Mark)
 			r.learnHead(l, m.Marks[i].Head)
 		}
-	}
-	if m.Round == 0 {
-		return
 	}
 	a := r.send(BeatAnswer, m.From, m.Term)
 	a.Round, a.SentAt = m.Round, m.SentAt
@@ -122,6 +120,7 @@ func (r *Replica) beatAnswered(p *peer, m *Message) {
 		return
 	}
 	p.round = max(p.round, m.Round)
+	p.telling = p.telling && m.SentAt < p.toldAt
 	if m.Lease && (!p.leased || m.SentAt > p.leaseAt) {
 		p.leased, p.leaseAt = true, m.SentAt
 		if !r.rules.Hold(LeaseMargin) {
@@ -204,13 +203,14 @@ func (r *Replica) tickReads() {
 	}
 }
 
-// tellMarks tells followers a mark or head that no batch carried to them.
+// tellMarks tells followers a mark or head that no batch carried to them, until they answer.
 func (r *Replica) tellMarks() {
 	for i := range r.peers {
 		p := &r.peers[i]
+		again := p.telling && r.now-p.toldAt >= ResendAfter
 		for j := range p.logs {
 			pr, l := &p.logs[j], &r.logs[j]
-			if (pr.told != l.mark || pr.toldHead != l.head) && pr.state == streaming {
+			if (again || pr.told != l.mark || pr.toldHead != l.head) && pr.state == streaming {
 				r.beat(p, 0)
 				break
 			}

@@ -77,7 +77,6 @@ type Replica struct {
 	round     fenceRound
 	voters    []meta.DiskID // whose logs the last fence chose from
 	reads     readState
-	beatAt    time.Duration
 	serving   bool
 
 	starts []storage.GenerationStart // of the batch being looked at
