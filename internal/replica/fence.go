@@ -88,7 +88,7 @@ func (r *Replica) Flushed(now time.Duration) {
 	if r.following != f.term {
 		r.follows(f.term)
 	}
-	r.leader = f.from
+	r.followNode(f.from)
 	r.leaderOpening = max(r.leaderOpening, f.peer)
 	m := r.send(FenceAnswer, f.from, f.term)
 	m.Round, m.Forgetful = f.round, r.forgetful

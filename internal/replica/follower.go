@@ -29,10 +29,7 @@ func (r *Replica) receiveLeader(m *Message) {
 	if r.following != m.Term {
 		r.follows(m.Term)
 	}
-	if r.leader != m.From {
-		r.leader = m.From
-		r.effect(Effect{Type: Followed, Term: m.Term, Peer: m.From})
-	}
+	r.followNode(m.From)
 	r.leaderOpening = max(r.leaderOpening, m.Peer)
 	switch m.Type {
 	case Append:
@@ -64,8 +61,17 @@ func (r *Replica) deposed(by Term) {
 // introduce tells a leader that was just accepted where this replica stands, so that it
 // need not guess.
 func (r *Replica) introduce() {
-	r.leader, r.newcomer = r.newcomer, ""
+	r.followNode(r.newcomer)
+	r.newcomer = ""
 	r.introduceTo(r.leader)
+}
+
+// followNode takes note of who leads the term that is followed.
+func (r *Replica) followNode(n meta.NodeID) {
+	if r.leader != n {
+		r.leader = n
+		r.effect(Effect{Type: Followed, Term: r.following, Peer: n})
+	}
 }
 
 // overlooking is the node that leads the accepted term and has not named this opening yet,
