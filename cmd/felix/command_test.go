@@ -63,6 +63,33 @@ func TestPublishAndSubscribe(t *testing.T) {
 	require.Empty(t, s.ok("sub", "orders", "--idle", "200ms"), "it ends though nothing comes")
 }
 
+// TestPubSaysThatOneShardTakesAll: once a run, and on standard error alone.
+func TestPubSaysThatOneShardTakesAll(t *testing.T) {
+	s := newShell(t)
+	s.serve()
+	s.ok("stream", "create", "orders", "--shards", "4")
+	s.ok("stream", "create", "single")
+	for _, c := range []struct {
+		args  []string
+		warns int
+	}{
+		{[]string{"orders"}, 1},
+		{[]string{"orders", "--json"}, 1},
+		{[]string{"orders", "--ack", "none"}, 1},
+		{[]string{"orders", "--key", "k"}, 0},
+		{[]string{"orders", "--shard", "0"}, 0},
+		{[]string{"single"}, 0},
+	} {
+		out, errs := s.feed("one\ntwo\n", append([]string{"pub"}, c.args...)...)
+		require.Zero(t, s.exit, errs)
+		require.Equal(t, c.warns, strings.Count(errs, "records without a key go to shard 0, one of 4 of stream orders"), "%v: %s", c.args, errs)
+		require.NotContains(t, out, "shard 0")
+	}
+	_, errs := s.felix("pub", "none", "x")
+	require.Equal(t, exitMissing, s.exit)
+	require.NotContains(t, errs, "without a key")
+}
+
 func TestStreamCommands(t *testing.T) {
 	s := newShell(t)
 	s.serve()

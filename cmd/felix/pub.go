@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -32,7 +33,7 @@ func (e *environment) pubCommand() *cobra.Command {
 		Short: "Publish records",
 		Long: "Publish one message, or each line of standard input or of a file. Each publish waits for its answer and prints the\n" +
 			"record's offset. A publish that failed ends the command; the message says whether it may have been applied.\n" +
-			"Without --key and --shard records go to shard 0, however many shards the stream has.\n" +
+			"Without --key and --shard records go to shard 0, however many shards the stream has; of a stream with several a warning says so.\n" +
 			"FELIX_PUBLISH_INFLIGHT_BYTES bounds what is under way with --ack none (8 MiB), FELIX_MAX_FRAME_BYTES a frame (16 MiB).",
 		Example: "  felix pub orders hello\n  felix pub orders --key customer-7 hello\n  cat events.jsonl | felix pub orders\n  felix pub images --file cat.jpg --whole",
 		Args:    cobra.RangeArgs(1, 2),
@@ -108,8 +109,16 @@ func (e *environment) publish(ctx context.Context, f *pubFlags, args []string) e
 	defer out.Flush()
 	bar := e.progress("published", -1)
 	defer bar.end()
+	warn := func() {}
+	if !f.keyed && !f.sharded {
+		warn = sync.OnceFunc(func() { e.warnOfOneShard(ctx, c, args[0]) })
+	}
+	acked := func() {
+		warn()
+		bar.add(1)
+	}
 	if f.ack == "none" {
-		return e.publishAll(ctx, p, next, opts, bar)
+		return e.publishAll(ctx, p, next, opts, acked)
 	}
 	var became outcomes
 	for {
@@ -128,15 +137,28 @@ func (e *environment) publish(ctx context.Context, f *pubFlags, args []string) e
 		if became.add(err); err != nil {
 			return became.explain(err)
 		}
-		bar.add(1)
 		if err := e.printAck(out, args[0], ack); err != nil {
 			return err
 		}
+		acked()
+	}
+}
+
+// warnOfOneShard says that records without a key load one shard of several. That the number
+// of shards cannot be asked for is no matter of a publish.
+func (e *environment) warnOfOneShard(ctx context.Context, c *client.Client, stream string) {
+	var shards int
+	err := e.within(ctx, func(ctx context.Context) (err error) {
+		shards, err = c.StreamShards(ctx, stream)
+		return err
+	})
+	if err == nil && shards > 1 {
+		fmt.Fprintf(e.err, "felix: records without a key go to shard 0, one of %d of stream %s: --key KEY spreads them and keeps the order of each key, --shard N chooses\n", shards, stream)
 	}
 }
 
 // publishAll puts everything under way and then waits; the first failure counts.
-func (e *environment) publishAll(ctx context.Context, p *client.Producer, next func() ([]byte, error), opts []client.PublishOption, bar *progress) error {
+func (e *environment) publishAll(ctx context.Context, p *client.Producer, next func() ([]byte, error), opts []client.PublishOption, acked func()) error {
 	// The producer bounds what is under way by bytes; futures are looked at in order,
 	// so that a failure ends the reading of input soon.
 	const window = 1024
@@ -178,7 +200,7 @@ func (e *environment) publishAll(ctx context.Context, p *client.Producer, next f
 			if became.add(err); err != nil {
 				return fail(err)
 			}
-			bar.add(1)
+			acked()
 		}
 		if ended {
 			return e.within(ctx, p.Close)
