@@ -319,7 +319,7 @@ func (e *environment) cacheGet() *cobra.Command {
 			return e.printValue(args[1], v.Data, &v.Version, ok)
 		})
 	})
-	c.Flags().BoolVar(&raw, "raw", false, "the bytes of the value alone, without a line break behind them")
+	c.Flags().BoolVar(&raw, "raw", false, "the bytes of the value alone, without a line break behind them, on a terminal too")
 	return c
 }
 
@@ -334,7 +334,7 @@ func (e *environment) printValue(key string, value []byte, version *uint64, ok b
 		printJSON(e.out, valueLine{key, &value, version})
 		return nil
 	}
-	_, err := fmt.Fprintf(e.out, "%s\n", value)
+	_, err := fmt.Fprintf(e.out, "%s\n", e.payloads(false)(value))
 	return err
 }
 
@@ -498,9 +498,9 @@ type changeLine struct {
 
 func (e *environment) cacheWatch() *cobra.Command {
 	var (
-		key, prefix string
-		retained    bool
-		count       int
+		key, prefix   string
+		retained, raw bool
+		count         int
 	)
 	c := &cobra.Command{
 		Use: "watch CACHE", Short: "Print the changes of keys as they come", Args: cobra.ExactArgs(1),
@@ -534,6 +534,7 @@ func (e *environment) cacheWatch() *cobra.Command {
 				return err
 			}
 			defer w.Close()
+			shown := e.payloads(raw)
 			for n := 0; count == 0 || n < count; n++ {
 				ch, err := w.Next(ctx)
 				if err != nil {
@@ -542,7 +543,7 @@ func (e *environment) cacheWatch() *cobra.Command {
 					}
 					return err
 				}
-				e.printChange(ch)
+				e.printChange(ch, shown)
 			}
 			return nil
 		})
@@ -552,10 +553,11 @@ func (e *environment) cacheWatch() *cobra.Command {
 	f.StringVar(&prefix, "prefix", "", "keys that begin with this")
 	f.BoolVar(&retained, "retained", false, "begin with the values that are there")
 	f.IntVar(&count, "count", 0, "end after so many changes; 0: never")
+	f.BoolVar(&raw, "raw", false, rawUsage)
 	return c
 }
 
-func (e *environment) printChange(ch client.Change) {
+func (e *environment) printChange(ch client.Change, shown func([]byte) []byte) {
 	if e.opts.json {
 		line := changeLine{Shard: ch.Shard, Key: ch.Key, Offset: ch.Offset}
 		if !ch.Deleted {
@@ -571,7 +573,7 @@ func (e *environment) printChange(ch client.Change) {
 	if ch.Deleted {
 		fmt.Fprintf(e.out, "- %s\n", plain(ch.Key))
 	} else {
-		fmt.Fprintf(e.out, "+ %s %s\n", plain(ch.Key), ch.Value)
+		fmt.Fprintf(e.out, "+ %s %s\n", plain(ch.Key), shown(ch.Value))
 	}
 }
 

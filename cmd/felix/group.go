@@ -177,10 +177,10 @@ type handoutLine struct {
 
 func (e *environment) groupPoll() *cobra.Command {
 	var (
-		most           int
-		wait, visible  int64
-		consumer       string
-		reclaim, doAck bool
+		most                int
+		wait, visible       int64
+		consumer            string
+		reclaim, doAck, raw bool
 	)
 	var c *cobra.Command
 	c = e.groupRun("poll STREAM GROUP", "Claim records and print them with their claims", cobra.ExactArgs(2),
@@ -199,6 +199,7 @@ func (e *environment) groupPoll() *cobra.Command {
 			if consumer != "" {
 				opts = append(opts, client.AsConsumer(consumer, reclaim))
 			}
+			shown := e.payloads(raw)
 			left := most
 			for i, shard := range shards {
 				with := opts
@@ -211,7 +212,7 @@ func (e *environment) groupPoll() *cobra.Command {
 					return err
 				}
 				for _, m := range records {
-					e.printMessage(m)
+					e.printMessage(m, shown)
 					if doAck {
 						if err := g.Ack(ctx, m); err != nil {
 							return err
@@ -230,18 +231,19 @@ func (e *environment) groupPoll() *cobra.Command {
 	f.Int64Var(&visible, "visibility-ms", 0, "how long the claims stand; the group's own when not given")
 	f.StringVar(&consumer, "consumer", "", "name of the consumer")
 	f.BoolVar(&reclaim, "reclaim", false, "take back the consumer's claims of other connections first")
+	f.BoolVar(&raw, "raw", false, rawUsage)
 	f.BoolVar(&doAck, "ack", false, "ack each record once it is printed")
 	shardFlag(c)
 	return c
 }
 
-func (e *environment) printMessage(m client.Message) {
+func (e *environment) printMessage(m client.Message, shown func([]byte) []byte) {
 	at := fmt.Sprintf("%d:%d:%d", m.Shard, m.Offset, m.Attempts)
 	if e.opts.json {
 		printJSON(e.out, handoutLine{at, m.Shard, m.Offset, m.Attempts, m.Payload, m.Publisher})
 		return
 	}
-	fmt.Fprintf(e.out, "%s %s\n", at, m.Payload)
+	fmt.Fprintf(e.out, "%s %s\n", at, shown(m.Payload))
 }
 
 // settling does something to each of the claims of a command, in their order.

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -16,6 +17,41 @@ func plain(s string) string {
 		return strconv.Quote(s)
 	}
 	return s
+}
+
+// payloads gives payloads of others as they are printed: on a terminal plain, elsewhere, and
+// where raw is asked for, byte for byte.
+func (e *environment) payloads(raw bool) func([]byte) []byte {
+	if _, tty := e.terminal(); tty == nil || raw {
+		return func(b []byte) []byte { return b }
+	}
+	return func(b []byte) []byte { return []byte(plain(string(b))) }
+}
+
+// rawUsage is the help of a --raw that lets payloads reach a terminal.
+const rawUsage = "payloads byte for byte on a terminal too, where those that cannot be printed are quoted"
+
+// steersTerminal says whether a terminal may take r for more than a character. What is below
+// it in ASCII is escaped in JSON anyway.
+func steersTerminal(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) }
+
+// appendJSONEscaped appends JSON with the characters escaped that may steer a terminal: it
+// says the same, and can be looked at.
+func appendJSONEscaped(out, raw []byte) []byte {
+	for len(raw) > 0 {
+		r, n := utf8.DecodeRune(raw)
+		switch {
+		case r < 0x7f || !steersTerminal(r):
+			out = append(out, raw[:n]...)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+		raw = raw[n:]
+	}
+	return out
 }
 
 func unprintable(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) }
@@ -47,7 +83,7 @@ func harmless(s string) string {
 				continue
 			}
 			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case r == '\n', r == '\t', !unicode.IsControl(r) && !unicode.Is(unicode.Cf, r):
+		case r == '\n', r == '\t', !steersTerminal(r):
 			b.WriteRune(r)
 		default:
 			q := strconv.QuoteRuneToASCII(r)

@@ -23,6 +23,13 @@ func TestPlain(t *testing.T) {
 	} {
 		require.Equal(t, want, harmless(text))
 	}
+	for text, want := range map[string]string{
+		`{"a":"ü世\ufffd"}`: `{"a":"ü世\ufffd"}`, "{\"a\u009bb\":\"\x7f\u202e\U000e0001\"}": `{"a\u009bb":"\u007f\u202e\udb40\udc01"}`,
+	} {
+		escaped := appendJSONEscaped(nil, []byte(text))
+		require.Equal(t, want, string(escaped))
+		require.JSONEq(t, text, string(escaped))
+	}
 	require.Equal(t, "ab", firstBytes("abü", 3))
 	require.Equal(t, "abü", firstBytes("abü", 4))
 	require.Equal(t, "\x80\x80\x80\x80\x80", firstBytes("\x80\x80\x80\x80\x80\x80", 5), "no text: cut where it is")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -63,11 +64,14 @@ func group(use, short string, sub ...*cobra.Command) *cobra.Command {
 
 // printJSON writes v as one line.
 func printJSON(w io.Writer, v any) {
-	enc := json.NewEncoder(w)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		fmt.Fprintln(w, `{"error":"cannot be written as JSON"}`)
+	raw := []byte(`{"error":"cannot be written as JSON"}` + "\n")
+	if err := enc.Encode(v); err == nil {
+		raw = appendJSONEscaped(make([]byte, 0, b.Len()), b.Bytes())
 	}
+	_, _ = w.Write(raw) // as for any line that is printed: nobody is there to be told
 }
 
 // items is how lists are printed with --json.

@@ -19,7 +19,7 @@ import (
 type subFlags struct {
 	from, format string
 	count, shard int
-	sharded      bool
+	sharded, raw bool
 	idle         time.Duration
 }
 
@@ -42,6 +42,7 @@ func (e *environment) subCommand() *cobra.Command {
 	fs.IntVar(&f.count, "count", 0, "end after so many records; 0: never")
 	fs.IntVar(&f.shard, "shard", 0, "this shard only")
 	fs.StringVar(&f.format, "format", "raw", "raw: the payload and a newline; offsets: shard, offset and payload; json")
+	fs.BoolVar(&f.raw, "raw", false, rawUsage)
 	fs.DurationVar(&f.idle, "idle", 0, "end after so long without a record; 0: never")
 	complete(c, "from", "latest", "earliest")
 	complete(c, "format", "raw", "offsets", "json")
@@ -143,6 +144,7 @@ var errIdle = errors.New("no record for as long as --idle says")
 func (e *environment) printRecords(ctx context.Context, f *subFlags, stream string, s *client.Subscription) (n int, err error) {
 	out := bufio.NewWriterSize(e.out, 64<<10)
 	defer out.Flush()
+	shown := e.payloads(f.raw)
 	for ; f.count == 0 || n < f.count; n++ {
 		// What was printed is seen before waiting for more; a burst is one write.
 		r, err := next(ctx, s, out, f.idle)
@@ -159,7 +161,7 @@ func (e *environment) printRecords(ctx context.Context, f *subFlags, stream stri
 		if r.Lost > 0 {
 			fmt.Fprintf(e.err, "shard %d: %d records were not delivered, this subscriber was too slow\n", r.Shard, r.Lost)
 		}
-		if err := printRecord(out, f.format, stream, &r); err != nil {
+		if err := printRecord(out, f.format, stream, &r, shown); err != nil {
 			return n, err
 		}
 	}
@@ -200,7 +202,7 @@ type recordLine struct {
 	Lost          uint64     `json:"lost,omitempty"`
 }
 
-func printRecord(out *bufio.Writer, format, stream string, r *client.Record) error {
+func printRecord(out *bufio.Writer, format, stream string, r *client.Record, shown func([]byte) []byte) error {
 	switch format {
 	case "json":
 		line := recordLine{Stream: stream, Shard: r.Shard, Publisher: r.Publisher, Lost: r.Lost}
@@ -228,7 +230,7 @@ func printRecord(out *bufio.Writer, format, stream string, r *client.Record) err
 			return err
 		}
 	}
-	if _, err := out.Write(r.Payload); err != nil {
+	if _, err := out.Write(shown(r.Payload)); err != nil {
 		return err
 	}
 	return out.WriteByte('\n')
