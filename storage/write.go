@@ -313,12 +313,16 @@ func (l *Log) encode(buf []byte, b *Batch, now Micros) ([]byte, uint32) {
 	return buf, binary.BigEndian.Uint32(buf[last+24:])
 }
 
-// indexRecord tells the active segment's index of a record.
+// indexRecord tells the active segment's index of a record. Apart from addToIndex it is
+// inlined: few records are due.
 func (l *Log) indexRecord(off Offset, pos int64) {
-	p := &l.pen
-	if pos < p.indexNext {
-		return
+	if pos >= l.pen.indexNext {
+		l.addToIndex(off, pos)
 	}
+}
+
+func (l *Log) addToIndex(off Offset, pos int64) {
+	p := &l.pen
 	x := &p.active.idx
 	x.Lock()
 	x.index.Add(off, pos)
