@@ -51,7 +51,7 @@ const (
 
 const (
 	// loneRun is how many requests in a row must have been alone before callers read.
-	loneRun = 16
+	loneRun = 64
 	// loanCheck is how often a loan is looked at.
 	loanCheck = 5 * time.Millisecond
 )
