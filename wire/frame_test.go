@@ -13,6 +13,8 @@ import (
 	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/testkit/heap"
 )
 
 func header(magic uint32, version, flags uint16, length uint32) []byte {
@@ -300,7 +302,7 @@ func TestReaderAllocatesNothing(t *testing.T) {
 	r := NewReader(src, DefaultMaxFrame)
 	var p PublishBatchFrame
 	names := new(Names)
-	allocs := testing.AllocsPerRun(200, func() {
+	allocs := heap.Allocs(200, func() {
 		src.Reset(stream)
 		for range 100 {
 			f, err := r.Next()

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/testkit/heap"
 )
 
 // tlsRecord is a TLS record around text, not encrypted.
@@ -234,7 +236,7 @@ func TestGuardTLSArrivalsAllocateNothing(t *testing.T) {
 	}
 	turn()
 	require.Len(t, a.buf, 16<<10)
-	require.Zero(t, testing.AllocsPerRun(20, turn))
+	require.Zero(t, heap.Allocs(20, turn))
 }
 
 // More is known without another read of the socket: by a part of a record, or for want of

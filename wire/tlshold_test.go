@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/felixlog/felix/internal/testkit/heap"
 )
 
 // socketOf keeps the writes to a socket; beside runs while one is under way.
@@ -126,9 +128,9 @@ func TestGuardHoldsAllocateNothing(t *testing.T) {
 	}
 	once, always := &TLSHold{Socket: discarding{}}, &TLSHold{Socket: discarding{}}
 	always.HoldAlways()
-	require.Zero(t, testing.AllocsPerRun(100, passing(once, func() { once.Hold(room) })))
+	require.Zero(t, heap.Allocs(100, passing(once, func() { once.Hold(room) })))
 	turn := passing(always, func() {})
 	turn() // both buffers have their size from then on
 	turn()
-	require.Zero(t, testing.AllocsPerRun(100, turn))
+	require.Zero(t, heap.Allocs(100, turn))
 }
