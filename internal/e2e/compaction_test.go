@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/felixlog/felix/client"
 	"github.com/felixlog/felix/internal/api"
 	"github.com/felixlog/felix/internal/auth"
 	"github.com/felixlog/felix/internal/cache"
@@ -232,7 +233,8 @@ func TestCompactionUnderKills(t *testing.T) {
 		o.fill = make([]byte, (10<<20-live)/int64(keys)+100) // below, compaction leaves a log alone
 	}
 	p.createCache(api.Cache{Cache: "c", Shards: 1})
-	k := p.dial().Cache("c")
+	// Not patient: the broker ends by itself and is back only when somebody has seen that.
+	k := p.dial(client.WithRetry(client.DefaultRetry)).Cache("c")
 	get := func(key string) (string, bool) { return cacheGet(t, k, key) }
 	r := rand.New(rand.NewPCG(1, 5))
 	before := p.residentBytes()

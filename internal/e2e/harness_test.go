@@ -32,6 +32,11 @@ import (
 // patience bounds every wait of a test: far more than anything takes.
 const patience = 3 * time.Minute
 
+// patient goes on asking a broker that was killed until it serves again. The default gives
+// up after waits that are drawn, about a second and a half in all and at times next to
+// none, which a start on a busy machine may well outlast.
+var patient = client.RetryPolicy{Attempts: int(patience / time.Second), Base: 100 * time.Millisecond, Max: 2 * time.Second}
+
 // childEnv makes this test program a broker: its value is the options as JSON.
 const childEnv = "FELIX_E2E_BROKER"
 
@@ -69,8 +74,8 @@ func (s *settings) options() node.Options {
 	return node.Options{Config: c, Version: "e2e", ContextFile: filepath.Join(s.Dir, "context.yaml"), Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 }
 
-// serve is the broker process: it says where it listens and runs until its
-// parent closes its input.
+// serve is the broker process: it says where it listens and runs until its parent closes
+// its input. For each line of it, it says how much memory it keeps.
 func serve(options string) error {
 	var s settings
 	if err := json.Unmarshal([]byte(options), &s); err != nil {
@@ -98,12 +103,26 @@ func serve(options string) error {
 		}
 		pages.armed.Store(true)
 	}
-	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		fmt.Println(keptBytes())
+	}
+	if err := in.Err(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return n.Stop(ctx)
+}
+
+// keptBytes is what this process has in memory that its collector cannot take away: how
+// much of the rest is there yet is the collector's choice.
+func keptBytes() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // pools let go in the second
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
 }
 
 // process is a broker in a process of its own.
@@ -113,7 +132,18 @@ type process struct {
 	clients, http string
 	cmd           *exec.Cmd
 	stdin         io.WriteCloser
+	stdout        *bufio.Reader
 	stderr        *bytes.Buffer
+}
+
+// keeps is how much memory the broker keeps, in bytes.
+func (p *process) keeps() (n int64) {
+	p.t.Helper()
+	_, err := fmt.Fprintln(p.stdin)
+	require.NoError(p.t, err)
+	_, err = fmt.Fscanln(p.stdout, &n)
+	require.NoError(p.t, err)
+	return n
 }
 
 func newProcess(t testing.TB, fsync string) *process {
@@ -159,7 +189,8 @@ func (p *process) launch() (string, error) {
 	out, err := p.cmd.StdoutPipe()
 	require.NoError(p.t, err)
 	require.NoError(p.t, p.cmd.Start())
-	return bufio.NewReader(out).ReadString('\n')
+	p.stdout = bufio.NewReader(out)
+	return p.stdout.ReadString('\n')
 }
 
 // kill ends the process as kill -9 does.
@@ -208,7 +239,7 @@ func (s *settings) dial(t testing.TB, addr string, opts ...client.ClientOption) 
 	tlsConfig, err := auth.ClientTLS(s.context(t).CAFile, "")
 	require.NoError(t, err)
 	c, err := client.Dial(soon(t), []string{addr}, append([]client.ClientOption{
-		client.WithTLS(tlsConfig), client.WithToken(client.StaticToken(s.token(t, auth.AudienceBroker)))}, opts...)...)
+		client.WithTLS(tlsConfig), client.WithToken(client.StaticToken(s.token(t, auth.AudienceBroker))), client.WithRetry(patient)}, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
