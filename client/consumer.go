@@ -98,6 +98,8 @@ type consumer struct {
 	cfg      consumeConfig
 	room     chan struct{} // a place for each handler that may run
 	handlers sync.WaitGroup
+	// claims are those that ended before they were extended, with their timers.
+	claims sync.Pool
 }
 
 // pollWait is how long a poll of an empty shard waits for records.
@@ -116,6 +118,11 @@ type shardWorker struct {
 
 	held places // those of the present poll
 
+	// asks is the request of the polls, and claims are those of the last one: the next uses
+	// their memory again.
+	asks   *pollRequest
+	claims []*claim
+
 	// due says that settles wait, to a worker that waits for a place.
 	due chan struct{}
 
@@ -123,6 +130,7 @@ type shardWorker struct {
 	// gathering: a poll is to come, and settles wait for it.
 	gathering bool
 	settles   []*request
+	spare     []*request // the memory of the settles before
 	// gatherings counts them: a signal is for the settles that it was given for.
 	gatherings int
 }
@@ -180,15 +188,30 @@ func (w *shardWorker) work(ctx context.Context) error {
 // for them, what fails is not tried again here.
 func (w *shardWorker) poll(ctx context.Context, most int, p *pollConfig, once bool) ([]Message, error) {
 	c := w.g.c
-	r := w.g.pollRequest(w.shard, most, p, w.own)
-	a, err := c.together(ctx, w.own, append(w.gathered(), r), w.told)
+	if w.asks == nil {
+		w.asks = w.g.pollRequest(w.shard, most, p, w.own)
+	} else {
+		w.asks.again(most, p)
+	}
+	r := &w.asks.request
+	rs := append(w.gathered(), r)
+	a, err := c.together(ctx, w.own, rs, w.told)
+	w.left(rs)
 	if !once {
 		a, err = c.finish(ctx, r, a, err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return polled(r.op, w.shard, a)
+	return polled(r, w.shard, a)
+}
+
+// left says that settles are on their way: their list serves those that gather next.
+func (w *shardWorker) left(rs []*request) {
+	clear(rs)
+	w.mu.Lock()
+	w.spare = rs[:0]
+	w.mu.Unlock()
 }
 
 // told hears what the first try of a settle came to, and goes on with it where it must not
@@ -216,7 +239,7 @@ func (w *shardWorker) gathered() []*request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	rs := w.settles
-	w.gathering, w.settles = false, nil
+	w.gathering, w.settles, w.spare = false, w.spare, nil
 	w.gatherings++
 	select {
 	case <-w.due:
@@ -265,17 +288,19 @@ func (w *shardWorker) settle(r *request, place bool) {
 // claims are kept meanwhile; when ctx ends first, they are given back.
 func (w *shardWorker) start(ctx context.Context, records []Message, held *places) {
 	defer held.release()
-	claims := make([]*claim, len(records))
-	for i, m := range records {
-		claims[i] = w.claim(w.base, m)
+	w.claims = w.claims[:0]
+	for _, m := range records {
+		w.claims = append(w.claims, w.claim(w.base, m))
 	}
+	defer clear(w.claims)
 	w.gather()
-	for _, c := range claims {
+	for _, c := range w.claims {
 		has := held.one() || w.place(ctx)
 		w.handlers.Go(func() {
 			if !has {
+				m := c.m
 				c.end()
-				w.settle(w.g.nack(c.m, 0, true), false)
+				w.settle(w.g.nack(m, 0, true), false)
 				return
 			}
 			w.handle(c)
@@ -378,6 +403,7 @@ func (k *consumer) tell(err error) {
 
 // claim is a record that was handed out to this consumer, kept until end is called.
 type claim struct {
+	k *consumer
 	m Message
 	// ctx ends with the claim.
 	ctx    context.Context
@@ -392,18 +418,25 @@ type claim struct {
 // claim keeps the claim on a record that was just received. It was made a little earlier,
 // by the way of the answer.
 func (k *consumer) claim(base context.Context, m Message) *claim {
-	c := &claim{m: m, until: time.Now().Add(k.cfg.visibility), done: make(chan struct{})}
+	c, _ := k.claims.Get().(*claim)
+	if c == nil {
+		c = &claim{done: make(chan struct{})}
+	}
+	c.k, c.m, c.until = k, m, time.Now().Add(k.cfg.visibility)
 	c.ctx, c.cancel = context.WithCancelCause(base)
-	c.extending = time.AfterFunc(k.cfg.visibility/3, func() {
-		defer close(c.done)
-		k.extend(c)
-	})
+	if c.extending == nil {
+		c.extending = time.AfterFunc(k.cfg.visibility/3, c.extend)
+	} else {
+		c.extending.Reset(k.cfg.visibility / 3)
+	}
 	return c
 }
 
 // extend extends a claim until its context ends, which it does when the claim lapses, by
 // what the broker last confirmed.
-func (k *consumer) extend(c *claim) {
+func (c *claim) extend() {
+	defer close(c.done)
+	k := c.k
 	lapse := time.AfterFunc(time.Until(c.until), func() { c.cancel(ErrStaleClaim) })
 	defer lapse.Stop()
 	for c.ctx.Err() == nil {
@@ -424,20 +457,23 @@ func (k *consumer) extend(c *claim) {
 	}
 }
 
-// end stops extending the claim, whatever becomes of it.
+// end stops extending the claim, whatever becomes of it; c is another's then.
 func (c *claim) end() {
 	c.cancel(nil)
 	if !c.extending.Stop() {
 		<-c.done
+		return
 	}
+	c.m, c.ctx, c.cancel = Message{}, nil, nil
+	c.k.claims.Put(c)
 }
 
 // handle runs the handler on a record and settles the record.
 func (w *shardWorker) handle(c *claim) {
-	err := errPanicked
+	ctx, m, err := c.ctx, c.m, errPanicked
 	defer func() {
 		c.end()
-		r := w.outcome(c.m, err)
+		r := w.outcome(m, err)
 		if err == errPanicked {
 			// There may be no next poll for it: the panic goes on behind this.
 			w.tell(w.g.settle(w.base, r))
@@ -446,7 +482,7 @@ func (w *shardWorker) handle(c *claim) {
 		}
 		w.settle(r, true)
 	}()
-	err = w.h(c.ctx, c.m)
+	err = w.h(ctx, m)
 }
 
 // errPanicked is for a handler that did not return.

@@ -79,43 +79,87 @@ func (g *Group) Poll(ctx context.Context, shard, most int, opts ...PollOption) (
 		defer g.c.giveBack(on)
 	}
 	r := g.pollRequest(shard, most, &p, on)
-	a, err := g.c.do(ctx, r)
+	a, err := g.c.do(ctx, &r.request)
 	if err != nil {
 		return nil, err
 	}
-	return polled(r.op, shard, a)
+	return polled(&r.request, shard, a)
 }
 
-func (g *Group) pollRequest(shard, most int, p *pollConfig, on *slot) *request {
-	id := g.c.requestID()
-	return &request{
-		op: g.op("poll"), id: id, needs: wire.FeatureConsumerGroup, on: on, wait: p.wait,
-		message: &wire.GroupPoll{
-			GroupRef: g.ref(shard), MaxRecords: uint32(max(most, 0)), WaitMillis: uint64(p.wait / time.Millisecond), RequestID: id,
-			VisibilityMillis: uint64(p.visibility / time.Millisecond), Consumer: p.consumer, HasConsumer: p.consumer != "", Reclaim: p.reclaim,
-		},
+// pollRequest is a poll with its message.
+type pollRequest struct {
+	request
+	poll wire.GroupPoll
+}
+
+func (g *Group) pollRequest(shard, most int, p *pollConfig, on *slot) *pollRequest {
+	r := new(pollRequest)
+	r.request = request{op: "poll", group: g, needs: wire.FeatureConsumerGroup, on: on, message: &r.poll}
+	r.poll = wire.GroupPoll{
+		GroupRef: g.ref(shard), VisibilityMillis: uint64(p.visibility / time.Millisecond), Consumer: p.consumer, HasConsumer: p.consumer != "",
 	}
+	r.again(most, p)
+	return r
+}
+
+// again makes it a new request, for up to most records. What p says besides how long it
+// waits and whether it reclaims stays as it was.
+func (r *pollRequest) again(most int, p *pollConfig) {
+	r.id, r.wait, r.got = r.group.c.requestID(), p.wait, answer{}
+	r.poll.RequestID, r.poll.MaxRecords = r.id, uint32(max(most, 0))
+	r.poll.WaitMillis, r.poll.Reclaim = uint64(p.wait/time.Millisecond), p.reclaim
 }
 
 // polled are the records of an answer.
-func polled(op string, shard int, a *answer) ([]Message, error) {
-	r, ok := a.message.(*wire.GroupRecords)
-	if !ok {
-		return nil, unexpected(op, a)
+func polled(r *request, shard int, a *answer) ([]Message, error) {
+	if _, ok := a.message.(*wire.GroupRecords); !ok {
+		return nil, unexpected(r.name(), a)
 	}
-	out := make([]Message, len(r.Records))
-	for i, rec := range r.Records {
-		out[i] = Message{Shard: shard, Offset: rec.Offset, Payload: rec.Payload, Attempts: int(rec.Attempts), Publisher: rec.Publisher}
+	for i := range a.records {
+		a.records[i].Shard = shard
+	}
+	return a.records, nil
+}
+
+// sharedMost is how many bytes of payload share their memory at the most: who keeps one
+// record keeps no more than that of the others.
+const sharedMost = 64 << 10
+
+// messages are copies of the records of an answer, of no shard yet.
+func messages(m *wire.GroupRecords) []Message {
+	size := 0
+	for i := range m.Records {
+		size += len(m.Records[i].Payload)
+	}
+	var room []byte
+	if size <= sharedMost {
+		room = make([]byte, 0, size)
+	}
+	out := make([]Message, len(m.Records))
+	for i := range m.Records {
+		rec := &m.Records[i]
+		if size > sharedMost {
+			room = make([]byte, 0, len(rec.Payload))
+		}
+		from := len(room)
+		room = append(room, rec.Payload...)
+		out[i] = Message{Offset: rec.Offset, Payload: room[from:len(room):len(room)], Attempts: int(rec.Attempts), Publisher: rec.Publisher}
 		if rec.HasTimestampMicros {
 			out[i].Timestamp = time.UnixMicro(int64(rec.TimestampMicros))
 		}
 	}
-	return out, nil
+	return out
 }
 
 // settling is a request that is answered with no more than that it was done.
 func (g *Group) settling(what string, repeatable bool, needs wire.Features, id uint64, m wire.Message) *request {
-	return &request{op: g.op(what), id: id, message: m, needs: needs, repeatable: repeatable, on: g.c.keySlot(g.stream, g.name)}
+	r := new(request)
+	g.makeSettling(r, what, repeatable, needs, id, m)
+	return r
+}
+
+func (g *Group) makeSettling(r *request, what string, repeatable bool, needs wire.Features, id uint64, m wire.Message) {
+	*r = request{op: what, group: g, id: id, message: m, needs: needs, repeatable: repeatable, on: g.c.keySlot(g.stream, g.name)}
 }
 
 func (g *Group) settle(ctx context.Context, r *request) error {
@@ -129,7 +173,7 @@ func settledBy(r *request, a *answer, err error) error {
 		return err
 	}
 	if _, ok := a.message.(*wire.CacheOK); !ok {
-		return unexpected(r.op, a)
+		return unexpected(r.name(), a)
 	}
 	return nil
 }
@@ -139,7 +183,13 @@ func (g *Group) Ack(ctx context.Context, m Message) error { return g.settle(ctx,
 
 func (g *Group) ack(m Message) *request {
 	id := g.c.requestID()
-	return g.settling("ack", true, wire.FeatureConsumerGroup, id, &wire.GroupAck{GroupRef: g.ref(m.Shard), Offset: m.Offset, RequestID: id})
+	r := new(struct {
+		request
+		ack wire.GroupAck
+	})
+	r.ack = wire.GroupAck{GroupRef: g.ref(m.Shard), Offset: m.Offset, RequestID: id}
+	g.makeSettling(&r.request, "ack", true, wire.FeatureConsumerGroup, id, &r.ack)
+	return &r.request
 }
 
 // AckAll says that records are done, of any shards, with one request for a shard. It is

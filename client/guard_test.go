@@ -195,3 +195,65 @@ func TestGuardAllocationsOfACache(t *testing.T) {
 	require.True(t, ok)
 	require.Len(t, v.Data, 128)
 }
+
+// A record that a consumer works on by itself costs the client seven allocations of its
+// own: the record and its payload, the context of the claim and its end, two for the
+// handler's goroutine, and the ack.
+func TestGuardAllocationsOfAConsumer(t *testing.T) {
+	if raced {
+		return
+	}
+	s := newScript(t, func(p *peer) {
+		var d wire.Decoder
+		var out []byte
+		record := []wire.GroupRecord{{Payload: make([]byte, 128), Attempts: 1}}
+		for {
+			f, err := p.r.Next()
+			if err != nil {
+				return
+			}
+			m, err := d.Decode(f.Payload)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			out = out[:0]
+			switch m := m.(type) {
+			case *wire.StreamShards:
+				out = wire.AppendMessage(out, &wire.StreamShardsView{Shards: 1, RequestID: m.RequestID})
+			case *wire.GroupAck:
+				out = wire.AppendMessage(out, &wire.CacheOK{RequestID: m.RequestID})
+			case *wire.GroupPoll:
+				record[0].Offset++
+				out = wire.AppendMessage(out, &wire.GroupRecords{RequestID: m.RequestID, Records: record})
+			}
+			_, err = p.conn.Write(out)
+			ignore(err)
+		}
+	})
+	handled := make(chan struct{})
+	stop := consume(t, s.dial(), func(ctx context.Context, m Message) error {
+		if len(m.Payload) != 128 || m.Attempts != 1 {
+			t.Errorf("%v", m)
+		}
+		select {
+		case handled <- struct{}{}:
+		case <-t.Context().Done():
+		}
+		return nil
+	}, WithConcurrency(1))
+	round := func() { <-handled }
+	for range 100 {
+		round()
+	}
+	allocs := heap.Allocs(2000, round)
+	t.Logf("%.2f a record", allocs)
+	// Beside its own: those of TLS, for its records both ways.
+	require.LessOrEqual(t, allocs, 12.5)
+	go func() {
+		for range handled {
+		}
+	}()
+	require.NoError(t, stop())
+	close(handled)
+}

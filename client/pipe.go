@@ -26,6 +26,8 @@ type answer struct {
 	// Of a get or delete of a cache, beside valued.
 	value    Value
 	hasValue bool
+	// Of a poll, beside handed: of no shard yet.
+	records []Message
 }
 
 // call is a request that waits for its answer. answered copies what it keeps of the
@@ -141,21 +143,20 @@ func (p *pipe) due(w waiting) {
 	}
 }
 
-// sendAll is send of requests that leave in one write, those without an error. Those that
-// cannot be sent get it.
-func (p *pipe) sendAll(asked []asking) {
+// sendAll is send of requests that leave in one write, those that are not unsent already.
+// Those that cannot be sent become so.
+func (p *pipe) sendAll(rs []*request) {
 	p.mu.Lock()
 	err := p.err
 	idle := p.idle()
-	for i := range asked {
-		q := &asked[i]
+	for _, r := range rs {
 		switch {
-		case q.err != nil:
+		case r.unsent != nil:
 		case err != nil:
-			q.err = lost(q.r.name(), err, false)
+			r.unsent = lost(r.name(), err, false)
 		default:
-			p.out = wire.AppendMessage(p.out, q.r.message)
-			p.due(waiting{id: q.r.id, call: q.e, asked: time.Now().Add(q.r.wait)})
+			p.out = wire.AppendMessage(p.out, r.message)
+			p.due(waiting{id: r.id, call: r.sent, asked: time.Now().Add(r.wait)})
 		}
 	}
 	if err != nil {
@@ -391,6 +392,7 @@ var (
 	publishOKPrefix  = []byte(`{"type":"publish_ok"`)
 	cacheOKPrefix    = []byte(`{"type":"cache_ok"`)
 	cacheValuePrefix = []byte(`{"type":"cache_value"`)
+	recordsPrefix    = []byte(`{"type":"group_records"`)
 )
 
 // settled is the answer that says no more than that; it is shared.
@@ -399,11 +401,14 @@ var settled = &wire.CacheOK{}
 // valued stands for a value, which the answer holds beside it; it is shared.
 var valued = &wire.CacheValue{}
 
+// handed stands for records of a group, which the answer holds beside it; it is shared.
+var handed = &wire.GroupRecords{}
+
 func (p *pipe) dispatchMessage(payload []byte) error {
 	// The usual answers are read into memory of the decoder's, and what is needed of
 	// them is copied; the others are handed on.
 	decode := wire.DecodeMessage
-	if bytes.HasPrefix(payload, publishOKPrefix) || bytes.HasPrefix(payload, cacheOKPrefix) || bytes.HasPrefix(payload, cacheValuePrefix) {
+	if bytes.HasPrefix(payload, publishOKPrefix) || bytes.HasPrefix(payload, cacheOKPrefix) || bytes.HasPrefix(payload, cacheValuePrefix) || bytes.HasPrefix(payload, recordsPrefix) {
 		decode = p.decoder.Decode
 	}
 	m, err := decode(payload)
@@ -416,6 +421,8 @@ func (p *pipe) dispatchMessage(payload []byte) error {
 	case *wire.CacheValue:
 		v := Value{Data: bytes.Clone(m.Value), Version: m.Version} // the asker knows the key
 		return p.deliver(0, false, answer{message: valued, value: v, hasValue: m.HasValue})
+	case *wire.GroupRecords:
+		return p.deliver(0, false, answer{message: handed, records: messages(m)})
 	case *wire.PublishOK:
 		return p.deliver(m.RequestID, true, answer{offset: m.Offset, hasOffset: m.HasOffset})
 	case *wire.PublishError:

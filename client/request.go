@@ -42,9 +42,11 @@ func (e *exchange) take(a *answer) error {
 // request is a message that is answered, and how it is sent.
 type request struct {
 	op string
-	// cache and key complete op, where they are set, for errors: most requests need no name.
+	// cache and key, or group, complete op, where they are set, for errors: most requests
+	// need no name.
 	cache *Cache
 	key   string
+	group *Group
 	// id is the request's, with which the broker answers.
 	id      uint64
 	message wire.Message
@@ -60,12 +62,18 @@ type request struct {
 	wait time.Duration
 	// got is the answer to the last try.
 	got answer
+	// Of a try together with others: what waits for its answer, or why it was not sent.
+	sent   *exchange
+	unsent error
 }
 
 // name is what the request is called in errors.
 func (r *request) name() string {
-	if r.cache != nil {
+	switch {
+	case r.cache != nil:
 		return r.cache.op(r.op, r.key)
+	case r.group != nil:
+		return r.group.op(r.op)
 	}
 	return r.op
 }
@@ -183,38 +191,27 @@ func (c *core) together(ctx context.Context, on *slot, rs []*request, told func(
 		for _, r := range before {
 			told(r, nil, wrap(r.name(), err))
 		}
-		return nil, wrap(last.op, err)
+		return nil, wrap(last.name(), err)
 	}
-	asked := make([]asking, len(rs))
-	for i, r := range rs {
-		if asked[i] = (asking{r: r, err: p.serves(r)}); asked[i].err == nil {
-			asked[i].e = exchanges.Get().(*exchange)
+	for _, r := range rs {
+		if r.sent, r.unsent = nil, p.serves(r); r.unsent == nil {
+			r.sent = exchanges.Get().(*exchange)
 		}
 	}
-	p.sendAll(asked)
-	endless := ctx
-	if len(before) > 0 {
-		endless = context.WithoutCancel(ctx)
+	p.sendAll(rs)
+	for _, r := range before {
+		a, err := r.await(context.Background(), on, p)
+		told(r, a, err)
 	}
-	for i := range asked[:len(before)] {
-		a, err := asked[i].await(endless, on, p)
-		told(rs[i], a, err)
-	}
-	return asked[len(before)].await(ctx, on, p)
+	return last.await(ctx, on, p)
 }
 
-// asking is a request of those that are sent together; err says that it was not.
-type asking struct {
-	r   *request
-	e   *exchange
-	err error
-}
-
-func (q *asking) await(ctx context.Context, on *slot, p *pipe) (*answer, error) {
-	if q.err != nil {
-		return nil, q.err
+// await waits for the answer to a request that was sent together with others, if it was.
+func (r *request) await(ctx context.Context, on *slot, p *pipe) (*answer, error) {
+	if r.unsent != nil {
+		return nil, r.unsent
 	}
-	return q.e.await(ctx, on, p, q.r)
+	return r.sent.await(ctx, on, p, r)
 }
 
 // wrap names the request in the error of its connection, of which nothing was
