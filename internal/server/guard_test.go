@@ -100,19 +100,19 @@ func TestGuardAllocationsOfACache(t *testing.T) {
 				m.Key = "nobody" // what a miss leaves behind serves the next get too
 			}
 			return m
-		}, 0.2},
+		}, 0.1},
 		{"put", func(id uint64) wire.Message {
 			return &wire.CachePut{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: key, Value: value, RequestID: id, HasRequestID: true}
-		}, 0.2},
+		}, 0.1},
 		{"put if absent", func(id uint64) wire.Message {
 			return &wire.CachePutIf{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: key, Value: value, Condition: wire.CacheCondition{Absent: true}, RequestID: id}
-		}, 0.2},
+		}, 0.1},
 		{"delete of nothing", func(id uint64) wire.Message {
 			return &wire.CacheDelete{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: "nobody", RequestID: id, HasRequestID: true}
-		}, 4.2},
+		}, 4.1},
 		{"counter add", func(id uint64) wire.Message {
 			return &wire.CounterAdd{Tenant: "t1", Namespace: "ns", Cache: "kept", Key: key, Delta: 1, RequestID: id}
-		}, 1.3},
+		}, 1.2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := newWorld(t)
