@@ -333,8 +333,9 @@ func (l *stopLoad) run(ctx context.Context, c *client.Client, worker int, answer
 // its time and says that it was clean, and the next start has all that was answered.
 func TestServeStopsWithinItsTime(t *testing.T) {
 	s := newShell(t)
-	// A part of it is for the logs, on a device that is as slow as it likes.
-	broker := s.serve("--shutdown-timeout", "5s")
+	// Half of what a poll may wait, and much for a busy machine; a part is for the logs, on a
+	// device that is as slow as it likes.
+	broker := s.serve("--shutdown-timeout", "15s")
 	s.ok("stream", "create", "orders", "--durable")
 	s.ok("stream", "create", "jobs", "--durable", "--kind", "queue")
 	s.ok("cache", "create", "prices")
