@@ -32,7 +32,8 @@ type CacheOptions struct {
 	Counters *CacheCounters
 	// Values keep values in memory, for all shards that have the same; nil keeps none.
 	Values *Values
-	// CompactPace bounds what compaction reads, bytes a second; 0 is 32 MiB.
+	// CompactPace bounds what compaction reads, bytes a second, as long as the log is not
+	// larger than what makes it due; 0 is 32 MiB.
 	CompactPace int
 	// CompactAbove is the size below which a log is left alone; 0 is 8 MiB.
 	CompactAbove int64
@@ -46,7 +47,8 @@ type CacheOptions struct {
 	OnCompacted func(shard string, e CompactEvent)
 }
 
-// DefaultCompactPace is how many bytes a second compaction reads.
+// DefaultCompactPace is how many bytes a second compaction reads of a log that is not larger
+// than what makes it due. Of a larger one it reads more: see projection.CompactOptions.
 const DefaultCompactPace = 32 << 20
 
 // snapshotCodecCache tells a cache's snapshot from another reading's.
