@@ -89,7 +89,7 @@ func (e *environment) benchCommand() *cobra.Command {
 	fs.IntVar(&f.messages, "messages", 300_000, "records of queue-100; queue-1 has a tenth")
 	fs.StringArrayVar(&f.peers, "peer", nil, "FILE or FSYNC=FILE with a peer's rows from the same machine and time: JSON of this command, or a Markdown table")
 	fs.BoolVar(&f.noFloor, "no-floor", false, "leave the bare broker out")
-	fs.StringVar(&f.dir, "dir", "", "where to put the data; a temporary directory when not given")
+	fs.StringVar(&f.dir, "dir", "", "where to put the data, made if it is not there; a temporary directory when not given")
 	fs.StringVar(&f.out, "out", "", "write the JSON here too")
 	complete(c, "tests", all...)
 	complete(c, "fsync", "none", "periodic", "on_commit")
@@ -138,6 +138,11 @@ func (e *environment) bench(ctx context.Context, f *benchFlags) (err error) {
 			return err
 		}
 		peers = append(peers, rows...)
+	}
+	if f.dir != "" {
+		if err := os.MkdirAll(f.dir, 0o700); err != nil {
+			return &exitError{exitUsage, err}
+		}
 	}
 	dir, err := os.MkdirTemp(f.dir, "felix-bench-")
 	if err != nil {

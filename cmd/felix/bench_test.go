@@ -128,3 +128,13 @@ func TestPeerTables(t *testing.T) {
 		}
 	}
 }
+
+// TestBenchMakesItsDirectory: what --dir names need not be there, and stays empty.
+func TestBenchMakesItsDirectory(t *testing.T) {
+	s := newShell(t)
+	dir := filepath.Join(s.dir, "not", "there")
+	s.ok("bench", "--dir", dir, "--tests", "cache-get-1", "--fsync", "none", "--runs", "1", "--time", "50ms")
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}

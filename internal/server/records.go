@@ -6,8 +6,6 @@ import (
 	"sync"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/felixlog/felix/wire"
 )
 
@@ -76,7 +74,7 @@ func (a *arrived) ReadNow(into []byte) int {
 		}
 		a.raw = raw
 		a.once = func(fd uintptr) bool {
-			a.n, a.failed = unix.Read(int(fd), a.into)
+			a.n, a.failed = readSocket(fd, a.into)
 			return true
 		}
 	}
