@@ -121,29 +121,30 @@ func polled(r *request, shard int, a *answer) ([]Message, error) {
 	return a.records, nil
 }
 
-// sharedMost is how many bytes of payload share their memory at the most: who keeps one
+// sharedMost is how long an answer may be whose records share their memory: who keeps one
 // record keeps no more than that of the others.
 const sharedMost = 64 << 10
 
-// messages are copies of the records of an answer, of no shard yet.
-func messages(m *wire.GroupRecords) []Message {
-	size := 0
-	for i := range m.Records {
-		size += len(m.Records[i].Payload)
-	}
+// messages are the records of an answer, of no shard yet: copies, unless it owns its memory.
+func messages(m *wire.GroupRecords, owned bool) []Message {
 	var room []byte
-	if size <= sharedMost {
+	if !owned {
+		size := 0
+		for i := range m.Records {
+			size += len(m.Records[i].Payload)
+		}
 		room = make([]byte, 0, size)
 	}
 	out := make([]Message, len(m.Records))
 	for i := range m.Records {
 		rec := &m.Records[i]
-		if size > sharedMost {
-			room = make([]byte, 0, len(rec.Payload))
+		payload := rec.Payload
+		if !owned {
+			from := len(room)
+			room = append(room, payload...)
+			payload = room[from:len(room):len(room)]
 		}
-		from := len(room)
-		room = append(room, rec.Payload...)
-		out[i] = Message{Offset: rec.Offset, Payload: room[from:len(room):len(room)], Attempts: int(rec.Attempts), Publisher: rec.Publisher}
+		out[i] = Message{Offset: rec.Offset, Payload: payload, Attempts: int(rec.Attempts), Publisher: rec.Publisher}
 		if rec.HasTimestampMicros {
 			out[i].Timestamp = time.UnixMicro(int64(rec.TimestampMicros))
 		}

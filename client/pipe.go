@@ -395,6 +395,11 @@ var (
 	recordsPrefix    = []byte(`{"type":"group_records"`)
 )
 
+func usual(payload []byte) bool {
+	return bytes.HasPrefix(payload, publishOKPrefix) || bytes.HasPrefix(payload, cacheOKPrefix) ||
+		bytes.HasPrefix(payload, cacheValuePrefix) || bytes.HasPrefix(payload, recordsPrefix)
+}
+
 // settled is the answer that says no more than that; it is shared.
 var settled = &wire.CacheOK{}
 
@@ -405,11 +410,12 @@ var valued = &wire.CacheValue{}
 var handed = &wire.GroupRecords{}
 
 func (p *pipe) dispatchMessage(payload []byte) error {
-	// The usual answers are read into memory of the decoder's, and what is needed of
-	// them is copied; the others are handed on.
-	decode := wire.DecodeMessage
-	if bytes.HasPrefix(payload, publishOKPrefix) || bytes.HasPrefix(payload, cacheOKPrefix) || bytes.HasPrefix(payload, cacheValuePrefix) || bytes.HasPrefix(payload, recordsPrefix) {
-		decode = p.decoder.Decode
+	// The usual answers are read into memory of the decoder's, and what is needed of them is
+	// copied. Of the others, and of large ones, the memory is handed on.
+	owned := len(payload) > sharedMost || !usual(payload)
+	decode := p.decoder.Decode
+	if owned {
+		decode = wire.DecodeMessage
 	}
 	m, err := decode(payload)
 	if err != nil {
@@ -419,10 +425,13 @@ func (p *pipe) dispatchMessage(payload []byte) error {
 	case *wire.CacheOK:
 		return p.deliver(0, false, answer{message: settled})
 	case *wire.CacheValue:
-		v := Value{Data: bytes.Clone(m.Value), Version: m.Version} // the asker knows the key
+		v := Value{Data: m.Value, Version: m.Version} // the asker knows the key
+		if !owned {
+			v.Data = bytes.Clone(v.Data)
+		}
 		return p.deliver(0, false, answer{message: valued, value: v, hasValue: m.HasValue})
 	case *wire.GroupRecords:
-		return p.deliver(0, false, answer{message: handed, records: messages(m)})
+		return p.deliver(0, false, answer{message: handed, records: messages(m, owned)})
 	case *wire.PublishOK:
 		return p.deliver(m.RequestID, true, answer{offset: m.Offset, hasOffset: m.HasOffset})
 	case *wire.PublishError:

@@ -1,6 +1,9 @@
 package client
 
 import (
+	"bytes"
+	"math"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -100,4 +103,61 @@ func TestRequestsGatherWhileAnswersAreHandedOut(t *testing.T) {
 		})
 	}
 	callers.Wait()
+}
+
+// keptAnswer is a call that keeps its answer.
+type keptAnswer struct{ answer }
+
+func (k *keptAnswer) answered(a *answer) { k.answer = *a }
+func (k *keptAnswer) lost(error)         {}
+
+// An answer is the caller's, however many come behind it. A small one is copied from memory
+// that the next is read into; a large one is read into its own, and not copied again.
+func TestAnswersAreTheCallers(t *testing.T) {
+	for _, size := range []int{1, 100, 20 << 10, 300 << 10} {
+		p := new(pipe)
+		answer := func(m wire.Message) answer {
+			var k keptAnswer
+			p.due(waiting{call: &k})
+			require.NoError(t, p.dispatchMessage(wire.AppendMessage(nil, m)[wire.HeaderBytes:]))
+			return k.answer
+		}
+		filled := func(c byte) []byte { return bytes.Repeat([]byte{c}, size) }
+		records := func(c byte) *wire.GroupRecords {
+			return &wire.GroupRecords{Records: []wire.GroupRecord{{Offset: 1, Payload: filled(c)}, {Offset: 2, Payload: filled(c + 1)}}}
+		}
+		value := func(c byte) *wire.CacheValue { return &wire.CacheValue{Value: filled(c), HasValue: true} }
+
+		polled, got := answer(records('a')), answer(value('c'))
+		answer(records('x'))
+		answer(value('z'))
+		require.Equal(t, []Message{{Offset: 1, Payload: filled('a')}, {Offset: 2, Payload: filled('b')}}, polled.records)
+		require.Equal(t, filled('c'), got.value.Data)
+
+		if size > sharedMost && !raced {
+			for _, m := range []wire.Message{records('a'), value('c')} {
+				frame := wire.AppendMessage(nil, m)[wire.HeaderBytes:]
+				var k keptAnswer
+				read := bytesAllocated(func() {
+					p.due(waiting{call: &k})
+					require.NoError(t, p.dispatchMessage(frame))
+				})
+				require.Less(t, read, len(frame), "%s, which is four thirds of its payloads", m.Type())
+			}
+		}
+	}
+}
+
+// bytesAllocated is how many bytes f allocates; the least of several runs, for others allocate
+// too.
+func bytesAllocated(f func()) int {
+	least := math.MaxInt
+	for range 5 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		f()
+		runtime.ReadMemStats(&after)
+		least = min(least, int(after.TotalAlloc-before.TotalAlloc))
+	}
+	return least
 }
