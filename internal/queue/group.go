@@ -488,6 +488,9 @@ func (g *Group) Unclaim(o Offset) {
 	it.deadline, it.timed = 0, false
 	g.owed.push(timer{0, o})
 	g.touch(o)
+	if it.attempts == 1 {
+		g.restate(uint64(o) / blockSize) // its entry counts two, and a block with nothing to say is not written
+	}
 }
 
 // Return undoes the claim of a delivery that did not reach its consumer, as Unclaim does,

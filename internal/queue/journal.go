@@ -146,10 +146,11 @@ func (g *Group) rewind(next Offset) {
 // resume puts an item in the state it was in, if it has had the same deliveries.
 func (g *Group) resume(b itemBefore) {
 	it := g.find(b.offset)
-	if it == nil || it.state == fresh || it.attempts != b.item.attempts {
+	if it == nil || it.state == fresh || !g.sameDeliveries(b.offset, it.attempts, b.item.attempts) {
 		return
 	}
 	g.move(b.offset, it, b.item.state)
+	it.attempts = b.item.attempts
 	it.deadline, it.timed = b.item.deadline, b.item.timed
 	it.owner = g.owners.take(b.owner.member, b.owner.conn)
 	if it.inFlight() {
@@ -157,4 +158,11 @@ func (g *Group) resume(b itemBefore) {
 	} else {
 		g.owed.push(timer{0, b.offset})
 	}
+}
+
+// sameDeliveries says whether the log can mean had by its count of o's deliveries. It counts
+// those beyond the first: of a record in the window, one that was given back (Unclaim) is
+// like none, but for redriven ones.
+func (g *Group) sameDeliveries(o Offset, logged, had uint16) bool {
+	return logged == had || logged == 1 && had == 0 && g.again[o] == nil
 }

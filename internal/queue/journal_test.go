@@ -101,7 +101,7 @@ func TestRefusedCallsLeaveNothing(t *testing.T) {
 func drawCall(t *rapid.T, head, tail Offset) func(s *Shard, now Micros, head, tail Offset) []projection.Entry {
 	name := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "group")
 	o := Offset(rapid.Uint64Range(uint64(head), uint64(tail)+1).Draw(t, "offset"))
-	kind := rapid.IntRange(0, 11).Draw(t, "call")
+	kind := rapid.IntRange(0, 12).Draw(t, "call")
 	n := rapid.IntRange(1, 200).Draw(t, "n")
 	member := rapid.SampledFrom([]string{"", "one", "two"}).Draw(t, "member")
 	yes := rapid.Bool().Draw(t, "yes")
@@ -139,6 +139,10 @@ func drawCall(t *rapid.T, head, tail Offset) func(s *Shard, now Micros, head, ta
 				return entries
 			}
 			_, _ = g.Seek(min(max(o, head), tail), head, tail, !yes)
+		case 12:
+			for at := o; at < o+Offset(n%20); at++ {
+				g.Return(at, uint32(1+n%2))
+			}
 		}
 		if !g.Exists() && !g.Dirty() {
 			s.Forget(name) // only named, as its owner does
@@ -164,4 +168,38 @@ func TestTheJournalKeepsNoRoomThatIsNotNeeded(t *testing.T) {
 	poll(t, g, 0, 1, 1<<20)
 	s.Confirm(s.Mark())
 	require.Positive(t, cap(s.journal.items), "what is needed again and again is kept")
+}
+
+// A record whose last delivery did not leave after all has it yet to come, whatever the log is
+// read again for: were the delivery counted, the record would be a dead letter.
+func TestADeliveryThatIsGivenBackIsStillToCome(t *testing.T) {
+	for deliveries := 1; deliveries <= 3; deliveries++ {
+		s, log := NewShard(), map[string]projection.Entry{}
+		g, err := s.Group("g", 0)
+		require.NoError(t, err)
+		require.NoError(t, g.Configure(Config{MaxAttempts: deliveries}))
+		for n := range deliveries {
+			handed := poll(t, g, 0, 1, 2)
+			require.Equal(t, []Offset{0}, offsets(handed))
+			save(log, g.Encode(nil))
+			if n+1 < deliveries {
+				require.NoError(t, g.Nack(0, NackRequest{Offset: 0, Tail: 2, HasDelay: true}))
+			}
+		}
+		g.Return(0, uint32(deliveries))
+		save(log, g.Encode(nil))
+		s.Confirm(s.Mark())
+
+		require.NoError(t, g.Ack(0, 0, 2)) // which the log refuses
+		l := NewLoader()
+		for _, e := range log {
+			require.NoError(t, l.Add(e))
+		}
+		again, _, err := l.Build(2)
+		require.NoError(t, err)
+		again.Resume(s)
+		g, _ = again.Lookup("g")
+		handed := poll(t, g, 0, 1, 2)
+		require.Equal(t, []Handout{{Offset: 0, Attempts: uint32(deliveries)}}, handed)
+	}
 }

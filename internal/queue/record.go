@@ -218,7 +218,8 @@ func decodeConfig(v []byte) (Config, error) {
 }
 
 // says reports whether the block, whose first offset is first, holds anything that the
-// position does not say. An entry written before stays true: bits are only added to it.
+// position does not say. An entry written before stays true: bits are only added to it, and
+// Unclaim has it written anew.
 func (b *block) says(position, first Offset) bool {
 	for i := range b.items {
 		if it := &b.items[i]; it.attempts > 1 || it.state == settled && first+Offset(i) >= position {

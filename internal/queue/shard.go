@@ -233,14 +233,14 @@ func (p *parts) build(name string, tail Offset) (g *Group, cut bool, err error) 
 		return nil, false, err
 	}
 	if cut {
+		// Of offsets that are not there any more, and that other records will get.
 		g.restate(uint64(tail) / blockSize)
 		g.rebalance(tail)
 	}
 	return g, cut, nil
 }
 
-// restate has the entry of block n written anew: it says something of offsets that are
-// not there any more, and that other records will get.
+// restate has the entry of block n written anew: it says something that is not so any more.
 func (g *Group) restate(n uint64) {
 	i := n - g.win.first
 	if n < g.win.first || i >= uint64(len(g.win.blocks)) {
