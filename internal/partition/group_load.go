@@ -104,6 +104,7 @@ func (g *Groups) reload() {
 			return
 		}
 		if g.trust(shard, epoch) {
+			g.Drive(true) // what was given back meanwhile
 			g.wakeAll() // what a refused request had claimed is ready
 			return
 		}
@@ -142,11 +143,15 @@ func (g *Groups) awaitDecisions() (epoch uint64, ok bool) {
 // False if more was taken back since.
 func (g *Groups) trust(shard *queue.Shard, epoch uint64) bool {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	defer g.unlock()
 	if g.mu.epoch != epoch {
 		return false
 	}
 	shard.Resume(g.mu.shard)
 	g.mu.shard, g.mu.broken, g.mu.reloading, g.mu.dirty = shard, false, false, nil
+	for _, u := range g.mu.undelivered {
+		g.giveBackLocked(u)
+	}
+	g.mu.undelivered = nil
 	return true
 }

@@ -215,56 +215,64 @@ func payloadBytes(p *storage.Page) (n int) {
 // consumer: they are owed again, and the delivery is not counted. A claim that no longer
 // stands is left alone.
 func (g *Groups) GiveBack(group string, records []GroupRecord) error {
-	if len(records) == 0 {
-		return nil
+	if err := g.log.Health().Err; err != nil {
+		return g.closedAs(err)
 	}
-	err := g.Submit(group, false, func(now segment.Micros, group *queue.Group, _, _ storage.Offset) error {
-		if group != nil {
-			group.Tick(now)
-			for i := range records {
-				group.Return(records[i].Offset, records[i].Attempts)
-			}
-		}
-		return nil
-	}, func(error) {})
-	if err != nil {
+	if err := g.serving(); err != nil {
 		return err
 	}
-	g.Drive(true)
+	handed := make([]queue.Handout, len(records))
+	for i := range records {
+		handed[i] = queue.Handout{Offset: records[i].Offset, Attempts: records[i].Attempts}
+	}
+	g.giveBack(group, handed)
 	return nil
 }
 
+// undelivered are deliveries of a group that did not leave.
+type undelivered struct {
+	group  string
+	handed []queue.Handout
+}
+
 // giveBack undoes the claims of records that did not leave. Those without anything for
-// consumers are settled.
+// consumers are settled. While the state is read again that waits for it: the claims
+// stand in it.
 func (g *Groups) giveBack(name string, handed []queue.Handout) {
 	if len(handed) == 0 {
+		return
+	}
+	g.mu.Lock()
+	switch {
+	case g.serving() != nil:
+	case g.mu.broken:
+		g.mu.undelivered = append(g.mu.undelivered, undelivered{name, handed})
+	default:
+		g.giveBackLocked(undelivered{name, handed})
+	}
+	g.unlock()
+	g.Drive(true)
+}
+
+func (g *Groups) giveBackLocked(u undelivered) {
+	group, ok := g.mu.shard.Lookup(u.group)
+	if !ok {
 		return
 	}
 	starts := map[storage.Offset]bool{}
 	for _, s := range g.stream.log.Generations() {
 		starts[s.Start] = true
 	}
-	g.mu.Lock()
-	defer func() {
-		g.unlock()
-		g.Drive(true)
-	}()
-	if g.mu.broken || g.serving() != nil {
-		return
-	}
-	group, ok := g.mu.shard.Lookup(name)
-	if !ok {
-		return
-	}
-	for _, h := range handed {
+	group.Tick(g.now())
+	for _, h := range u.handed {
 		if starts[h.Offset] {
 			group.Skip(h.Offset)
 		} else {
-			group.Unclaim(h.Offset)
+			group.Return(h.Offset, h.Attempts)
 		}
 	}
 	g.joinLocked(group, nil, nil)
-	g.wakeLocked(name)
+	g.wakeLocked(u.group)
 }
 
 func (g *Groups) enter(name string, w *pollWait) {

@@ -235,3 +235,26 @@ func (s *groupShard) reloading() bool {
 	defer s.groups.mu.Unlock()
 	return s.groups.mu.reloading
 }
+
+// TestWhatDidNotLeaveIsGivenBackThoughTheStateIsReadAgain: a claim stands when the state has
+// been read again, so one of a record that nobody got must not. The delivery is the last that
+// the group allows: counted, it would make a dead letter.
+func TestWhatDidNotLeaveIsGivenBackThoughTheStateIsReadAgain(t *testing.T) {
+	s := openGroups(t, vfs.OS(), t.TempDir(), GroupsOptions{Defaults: queue.Config{MaxAttempts: 1, Visibility: time.Hour}})
+	defer s.close()
+	publish(t, s.p, numbered("job ", 3)...)
+	records := s.poll("g", 3, 0)
+	require.Len(t, records, 3)
+	g := s.groups
+	g.mu.Lock()
+	g.mu.epoch++
+	g.mu.broken, g.mu.reloading = true, true // and nobody reads it yet
+	g.mu.Unlock()
+	require.NoError(t, g.GiveBack("g", records[1:2]))
+	g.giveBack("g", []queue.Handout{{Offset: 2, Attempts: 1}})
+	g.reload()
+	require.EqualValues(t, 1, s.stats("g").Claimed)
+	again := s.poll("g", 3, 0)
+	require.Len(t, again, 2)
+	require.Equal(t, records[1:], again)
+}

@@ -78,12 +78,14 @@ type Groups struct {
 		epoch     uint64 // counts what was taken back
 		broken    bool   // the state is not what the log says
 		reloading bool   // a goroutine is about to mend that
-		open      *decision
-		dirty     []*queue.Group
-		flying    int           // decisions handed to the log and not answered
-		refused   []*decision   // those of flying that the log did not take; see unlock
-		landed    chan struct{} // closed when flying is 0; nil while nobody waits for that
-		waits     map[string]map[*pollWait]struct{}
+		// undelivered waits for that. It is of the polls under way: there are no new ones meanwhile.
+		undelivered []undelivered
+		open        *decision
+		dirty       []*queue.Group
+		flying      int           // decisions handed to the log and not answered
+		refused     []*decision   // those of flying that the log did not take; see unlock
+		landed      chan struct{} // closed when flying is 0; nil while nobody waits for that
+		waits       map[string]map[*pollWait]struct{}
 	}
 }
 
