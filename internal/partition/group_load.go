@@ -105,7 +105,7 @@ func (g *Groups) reload() {
 		}
 		if g.trust(shard, epoch) {
 			g.Drive(true) // what was given back meanwhile
-			g.wakeAll() // what a refused request had claimed is ready
+			g.wakeAll()   // what a refused request had claimed is ready
 			return
 		}
 	}
