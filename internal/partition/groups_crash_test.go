@@ -284,6 +284,13 @@ func (h *groupHistory) trim() error {
 	}
 	limit := min(h.p.retentionLimit(), segs[h.rnd.IntN(len(segs)-1)].Next)
 	_, err := h.p.Log().TrimHead(deadline(h.t), limit)
+	if err != nil {
+		// Gone for who reads from then on, a group too, which counts what it had not
+		// settled as lost; the files may be there yet in the next life.
+		for o, v := range h.at {
+			h.excused[v] = h.excused[v] || o < limit
+		}
+	}
 	return err
 }
 
