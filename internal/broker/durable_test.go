@@ -443,6 +443,8 @@ func TestAShardThatCannotBeOpenedIsTriedAgain(t *testing.T) {
 			require.Equal(t, wire.CodeShardUnavailable, codeOf(err))
 			require.Equal(t, wire.ReasonNotReady, Failure(err).Reason)
 			require.Equal(t, wire.RetryAfter, Failure(err).Retry)
+			require.ErrorContains(t, err, "make room")
+			require.NotContains(t, err.Error(), w.root, "where the broker keeps its files is not for clients")
 			require.Equal(t, Progress{Total: 1, Opened: 1, Failed: 1}, b.Progress())
 			rule.Remove()
 			if wait == time.Hour {

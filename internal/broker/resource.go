@@ -164,7 +164,7 @@ func (sh *shard) unavailable(st *status) error {
 	case partition.Damaged:
 		f := Failure(st.err)
 		if f.Code != wire.CodeShardUnavailable {
-			f = wire.NewFailure(wire.CodeShardUnavailable, st.err.Error()).WithReason(wire.ReasonNotReady).
+			f = wire.NewFailure(wire.CodeShardUnavailable, f.Message).WithReason(wire.ReasonNotReady).
 				WithRetry(wire.RetryAfter).After(retryPoisoned)
 		}
 		return f

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/felixlog/felix/client"
+	"github.com/felixlog/felix/internal/api"
 	"github.com/felixlog/felix/internal/testkit/disk"
 	"github.com/felixlog/felix/storage/vfs"
 	"github.com/felixlog/felix/wire"
@@ -201,4 +202,52 @@ func TestABrokerStartsOnAFullDisk(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.ErrorContains(t, err, "make room")
 	faulty.Clear()
+}
+
+// A shard that needs room to open is out of service for the disk, not for damage, and serves
+// again by itself.
+func TestAShardThatNeedsRoomToOpenIsNotCalledDamaged(t *testing.T) {
+	first := start(t, nil)
+	first.createStream(`{"stream":"orders","durable":true}`)
+	c := first.dial()
+	for range 3 {
+		_, err := c.Publish(t.Context(), "orders", make([]byte, 16<<10)) // enough to have an entry of the index
+		require.NoError(t, err)
+	}
+	first.stop()
+	index := filepath.Join(first.options.Config.Data, "streams", "*orders*", "*.index")
+	indexes, err := filepath.Glob(index)
+	require.NoError(t, err)
+	for _, path := range indexes {
+		require.NoError(t, os.Remove(path)) // a kill leaves the newest segment without one
+	}
+
+	faulty := disk.NewFaulty(vfs.OS())
+	full := faulty.Add(disk.Rule{Op: disk.OpWrite, Path: index + "*", Count: disk.Forever, Action: disk.NoSpace(0)})
+	r := start(t, func(o *Options) { *o = first.options; o.FS = faulty })
+	var reasons []api.Reason
+	require.Eventually(t, func() bool { reasons = r.node.Ready().Reasons; return len(reasons) == 1 && r.node.Ready().Ready }, patience, time.Millisecond)
+	require.Equal(t, wire.ReasonDiskFull, reasons[0].Code)
+	require.Contains(t, reasons[0].Detail, "orders/0")
+	c = r.dial(client.WithRetry(client.RetryPolicy{Attempts: 1, Base: time.Millisecond, Max: time.Millisecond}))
+	read := func() (n int, err error) {
+		page, err := c.Read(t.Context(), "orders", 0, 0)
+		if err == nil {
+			n = len(page.Records)
+		}
+		return n, err
+	}
+	require.Eventually(t, func() bool { // in between it is being recovered
+		_, err = read()
+		return err != nil && strings.Contains(err.Error(), "make room")
+	}, patience, time.Millisecond)
+	require.ErrorIs(t, err, client.ErrShardUnavailable)
+	require.NotContains(t, err.Error(), first.options.Config.Data, "where the broker keeps its files is not for clients")
+
+	full.Remove()
+	require.Eventually(t, func() bool {
+		n, err := read()
+		return err == nil && n == 3
+	}, patience, time.Millisecond)
+	require.Empty(t, r.node.Ready().Reasons)
 }

@@ -33,7 +33,7 @@ func (n *Node) Ready() api.Readiness {
 		r.Ready = true
 	}
 	for _, f := range n.broker.Damaged() {
-		r.Reasons = append(r.Reasons, api.Reason{Code: f.State.String(), Detail: fmt.Sprintf("shard %s: %v", f.Shard, f.Err)})
+		r.Reasons = append(r.Reasons, api.Reason{Code: codeOf(f), Detail: fmt.Sprintf("shard %s: %v", f.Shard, f.Err)})
 	}
 	r.Reasons = append(r.Reasons, n.unreadable.reasons()...)
 	if err := n.data.Unsaved(); err != nil {
@@ -48,6 +48,20 @@ func (n *Node) Ready() api.Readiness {
 		r.Status = "degraded"
 	}
 	return r
+}
+
+// codeOf is the state of a shard that is out of service, or what the machine lacks to open
+// it: the shard has no damage that anybody could look for then.
+func codeOf(f broker.ShardFault) string {
+	if f.State == partition.Damaged {
+		switch {
+		case storage.IsDiskFull(f.Err):
+			return wire.ReasonDiskFull
+		case storage.IsOutOfFiles(f.Err):
+			return wire.ReasonTooManyFiles
+		}
+	}
+	return f.State.String()
 }
 
 // unreadable are the shards that serve and hold records which were found damaged since
