@@ -22,11 +22,11 @@ import (
 func settle(t *testing.T, p *partition.Partition) {
 	g, err := p.Groups(deadline(t))
 	require.NoError(t, err)
-	records, err := g.Poll(deadline(t), partition.PollCall{Group: "g", Max: 1, Wait: time.Second})
-	require.NoError(t, err)
-	require.Len(t, records, 1)
+	var polled partition.Polled
+	require.NoError(t, g.Poll(deadline(t), partition.PollCall{Group: "g", Max: 1, Wait: time.Second}, &polled))
+	require.Len(t, polled.Records, 1)
 	require.NoError(t, g.Do(deadline(t), "g", false, func(now segment.Micros, g *queue.Group, _, tail storage.Offset) error {
-		return g.Ack(now, records[0].Offset, tail)
+		return g.Ack(now, polled.Records[0].Offset, tail)
 	}))
 }
 
@@ -34,11 +34,11 @@ func settle(t *testing.T, p *partition.Partition) {
 func next(t *testing.T, p *partition.Partition) storage.Offset {
 	g, err := p.Groups(deadline(t))
 	require.NoError(t, err)
-	records, err := g.Poll(deadline(t), partition.PollCall{Group: "g", Max: 1, Wait: time.Second})
-	require.NoError(t, err)
-	require.Len(t, records, 1)
-	require.NoError(t, g.GiveBack("g", records))
-	return records[0].Offset
+	var polled partition.Polled
+	require.NoError(t, g.Poll(deadline(t), partition.PollCall{Group: "g", Max: 1, Wait: time.Second}, &polled))
+	require.Len(t, polled.Records, 1)
+	require.NoError(t, g.GiveBack("g", polled.Records))
+	return polled.Records[0].Offset
 }
 
 // What a shard's groups settled is not forgotten in silence: without their log it is out

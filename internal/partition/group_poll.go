@@ -21,13 +21,45 @@ type PollCall struct {
 	Reclaim    bool
 }
 
-// GroupRecord is a record as handed out. Its bytes are the caller's.
+// GroupRecord is a record as handed out.
 type GroupRecord struct {
 	Offset    storage.Offset
 	Payload   []byte
 	Attempts  uint32
 	Publisher []byte
 	Timestamp storage.Micros
+}
+
+// Polled is what a poll handed out. It keeps its memory from poll to poll: what Records
+// hold is good until the next poll into it. The zero value is ready.
+type Polled struct {
+	Records []GroupRecord
+	room    []byte // what their bytes are copied to
+}
+
+// polledKept bounds the memory that a Polled keeps.
+const polledKept = 16 << 10
+
+// Reset forgets the records, and memory that was grown by many or large ones.
+func (p *Polled) Reset() {
+	if cap(p.room) > polledKept || cap(p.Records) > polledKept/64 {
+		*p = Polled{}
+	}
+	clear(p.Records)
+	p.Records, p.room = p.Records[:0], p.room[:0]
+}
+
+// grow makes room for n more bytes. What was copied before stays where it is.
+func (p *Polled) grow(n int) {
+	if cap(p.room)-len(p.room) < n {
+		p.room = make([]byte, 0, n)
+	}
+}
+
+func (p *Polled) copied(b []byte) []byte {
+	from := len(p.room)
+	p.room = append(p.room, b...)
+	return p.room[from:len(p.room):len(p.room)]
 }
 
 // Defaults of GroupsOptions.
@@ -39,31 +71,34 @@ const (
 // pollWait is a poll that waits for something to be ready.
 type pollWait struct{ wake chan struct{} }
 
-// Poll claims records and reads them, waiting up to c.Wait until there are some. None is
-// no error, nor is an exclusive group that another consumer holds: there is nothing for
+// Poll claims records and reads them into p, waiting up to c.Wait until there are some. None
+// is no error, nor is an exclusive group that another consumer holds: there is nothing for
 // this one. Once ctx has ended nothing stays claimed. Errors: queue.ErrInvalid,
 // ErrGroupsReloading, the log's.
-func (g *Groups) Poll(ctx context.Context, c PollCall) ([]GroupRecord, error) {
+func (g *Groups) Poll(ctx context.Context, c PollCall, p *Polled) error {
+	p.Reset()
 	if c.Wait <= 0 {
-		records, _, err := g.try(ctx, c)
-		return records, err
+		_, err := g.try(ctx, c, p)
+		return err
 	}
 	deadline := time.Now().Add(min(c.Wait, g.o.MaxWait))
 	w := &pollWait{wake: make(chan struct{}, 1)}
 	for {
 		// First among those that wait, then the look: nothing is missed between.
 		g.enter(c.Group, w)
-		records, next, err := g.try(ctx, c)
+		next, err := g.try(ctx, c, p)
 		if ctx.Err() != nil {
 			g.leave(c.Group, w)
-			if back := g.GiveBack(c.Group, records); back != nil {
-				return nil, back
+			back := g.GiveBack(c.Group, p.Records)
+			p.Reset()
+			if back != nil {
+				return back
 			}
-			return nil, err
+			return err
 		}
-		if len(records) > 0 || err != nil || !time.Now().Before(deadline) || g.serving() != nil {
+		if len(p.Records) > 0 || err != nil || !time.Now().Before(deadline) || g.serving() != nil {
 			g.leave(c.Group, w)
-			return records, err
+			return err
 		}
 		c.Reclaim = false
 		until := deadline
@@ -77,86 +112,119 @@ func (g *Groups) Poll(ctx context.Context, c PollCall) ([]GroupRecord, error) {
 		case <-ctx.Done():
 			timer.Stop()
 			g.leave(c.Group, w)
-			return nil, nil // nothing was claimed
+			return nil // nothing was claimed
 		}
 		timer.Stop()
 	}
 }
 
+// claiming is one look of a poll.
+type claiming struct {
+	g      *Groups
+	call   PollCall
+	handed []queue.Handout
+	next   time.Time // when a claim or a delay ends, zero if none stands
+
+	// done is of size 1: whoever answers does not wait.
+	done chan error
+	// claim and answer, the methods, made once.
+	op     GroupOp
+	answer func(error)
+}
+
+func newClaiming() any {
+	k := &claiming{done: make(chan error, 1)}
+	k.op, k.answer = k.claim, func(err error) { k.done <- err }
+	return k
+}
+
+// release lets a claiming that nobody will answer any more serve another look.
+func (k *claiming) release() {
+	g := k.g
+	k.g, k.call, k.handed, k.next = nil, PollCall{}, k.handed[:0], time.Time{}
+	g.claimings.Put(k)
+}
+
+func (k *claiming) claim(now segment.Micros, group *queue.Group, head, tail storage.Offset) (err error) {
+	c := &k.call
+	k.handed, err = group.Poll(now, queue.PollRequest{
+		Max: c.Max, Visibility: c.Visibility, Member: c.Member, Conn: c.Conn, Reclaim: c.Reclaim, Head: head, Tail: tail,
+	}, k.handed)
+	if len(k.handed) < c.Max && group.Full(tail) {
+		k.g.stream.counters.PollsCut.Add(1)
+	}
+	if at, ok := group.NextDeadline(); ok {
+		k.next = time.UnixMicro(int64(at))
+	}
+	if errors.Is(err, queue.ErrHeld) {
+		k.next = time.UnixMicro(int64(group.HeldUntil()))
+		return nil
+	}
+	return err
+}
+
 // try polls once. next is when a claim or a delay ends, zero if none stands.
-func (g *Groups) try(ctx context.Context, c PollCall) (records []GroupRecord, next time.Time, err error) {
-	var handed []queue.Handout
+func (g *Groups) try(ctx context.Context, c PollCall, p *Polled) (next time.Time, err error) {
+	k := g.claimings.Get().(*claiming)
+	k.g, k.call = g, c
 	// A poll that woke those that wait would wake itself. What a reclaim opens and does
 	// not take is for the others.
-	done := make(chan error, 1)
-	err = g.submit(c.Group, true, c.Reclaim, func(now segment.Micros, group *queue.Group, head, tail storage.Offset) error {
-		var err error
-		handed, err = group.Poll(now, queue.PollRequest{
-			Max: c.Max, Visibility: c.Visibility, Member: c.Member, Conn: c.Conn, Reclaim: c.Reclaim, Head: head, Tail: tail,
-		}, nil)
-		if len(handed) < c.Max && group.Full(tail) {
-			g.stream.counters.PollsCut.Add(1)
-		}
-		if at, ok := group.NextDeadline(); ok {
-			next = time.UnixMicro(int64(at))
-		}
-		if errors.Is(err, queue.ErrHeld) {
-			next = time.UnixMicro(int64(group.HeldUntil()))
-			return nil
-		}
-		return err
-	}, func(err error) { done <- err })
-	if err != nil {
-		return nil, next, err
+	if err = g.submit(c.Group, true, c.Reclaim, k.op, k.answer); err != nil {
+		next = k.next
+		k.release()
+		return next, err
 	}
 	g.Drive(true)
 	select {
-	case err = <-done:
+	case err = <-k.done:
 	case <-ctx.Done():
-		// What was claimed must not stay so for somebody who has gone.
+		// What was claimed must not stay so for somebody who has gone. k is still to be
+		// answered, so that it serves nobody else.
+		next = k.next
 		g.background.start(func() {
-			if <-done == nil {
-				g.giveBack(c.Group, handed)
+			if <-k.done == nil {
+				g.giveBack(c.Group, k.handed)
 				g.Drive(true)
 			}
 		})
-		return nil, next, errors.Join(storage.ErrUnknownOutcome, ctx.Err())
+		return next, errors.Join(storage.ErrUnknownOutcome, ctx.Err())
 	}
-	if err != nil || len(handed) == 0 {
-		return nil, next, err
+	next = k.next
+	defer k.release()
+	if err != nil || len(k.handed) == 0 {
+		return next, err
 	}
-	records, unread, err := g.read(ctx, c.Group, handed)
+	unread, err := g.read(ctx, c.Group, k.handed, p)
 	g.giveBack(c.Group, unread)
-	if err != nil && len(records) > 0 {
+	if err != nil && len(p.Records) > 0 {
 		err = nil // what could be read leaves; the rest is met again
 	}
-	return records, next, err
+	return next, err
 }
 
-// read reads the records handed out, up to PollBytes, and returns those that do not
+// read reads the records handed out into p, up to PollBytes, and returns those that do not
 // leave: unread ones, and ones that hold nothing for consumers.
-func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout) (records []GroupRecord, unread []queue.Handout, err error) {
+func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout, p *Polled) (unread []queue.Handout, err error) {
 	bytes := 0
 	page := g.pages.Get().(*storage.Page)
 	defer g.pages.Put(page)
-	records = make([]GroupRecord, 0, len(handed))
 	for i := 0; i < len(handed); {
 		run := i + 1
 		for run < len(handed) && handed[run].Offset == handed[run-1].Offset+1 && !handed[run].Copied && !handed[i].Copied {
 			run++
 		}
 		if bytes > 0 && bytes >= g.o.PollBytes {
-			return records, append(unread, handed[i:]...), nil
+			return append(unread, handed[i:]...), nil
 		}
 		if handed[i].Copied {
 			payload, err := g.copied(ctx, group, handed[i].Offset)
 			if err != nil {
-				return records, append(unread, handed[i:]...), err
+				return append(unread, handed[i:]...), err
 			}
 			if bytes > 0 && bytes+len(payload) > g.o.PollBytes {
-				return records, append(unread, handed[i:]...), nil
+				return append(unread, handed[i:]...), nil
 			}
-			records = append(records, GroupRecord{Offset: handed[i].Offset, Attempts: handed[i].Attempts, Payload: payload})
+			p.Records = append(p.Records, GroupRecord{Offset: handed[i].Offset, Attempts: handed[i].Attempts, Payload: payload})
 			bytes += len(payload)
 			i++
 			continue
@@ -168,18 +236,20 @@ func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout)
 			if _, trimmed := errors.AsType[*storage.TrimmedError](err); trimmed {
 				err = nil // counted as lost by the next request
 			}
-			return records, append(unread, handed[i:]...), err
+			return append(unread, handed[i:]...), err
 		}
 		if len(page.Records) == 0 {
-			return records, append(unread, handed[i:]...), nil
+			return append(unread, handed[i:]...), nil
 		}
-		g.recordBytes.Store(int64(payloadBytes(page) / len(page.Records)))
+		payloads, publishers := bytesOf(page)
+		g.recordBytes.Store(int64(payloads / len(page.Records)))
+		p.grow(payloads + publishers)
 		for k := range page.Records {
 			rec := &page.Records[k]
 			h := handed[i]
 			payload, visible := rec.Visible()
 			if bytes > 0 && bytes+len(payload) > g.o.PollBytes {
-				return records, append(unread, handed[i:]...), nil
+				return append(unread, handed[i:]...), nil
 			}
 			i++
 			if !visible {
@@ -187,13 +257,13 @@ func (g *Groups) read(ctx context.Context, group string, handed []queue.Handout)
 				continue
 			}
 			bytes += len(payload)
-			records = append(records, GroupRecord{
+			p.Records = append(p.Records, GroupRecord{
 				Offset: h.Offset, Attempts: h.Attempts, Timestamp: rec.Timestamp,
-				Payload: append([]byte{}, payload...), Publisher: append([]byte(nil), rec.Publisher...),
+				Payload: p.copied(payload), Publisher: p.copied(rec.Publisher),
 			})
 		}
 	}
-	return records, unread, nil
+	return unread, nil
 }
 
 // expect is how many bytes n records are taken to have, from those read last: a poll of
@@ -204,11 +274,13 @@ func (g *Groups) expect(n int) int {
 	return int(min(int64(n)*(each+each/4), int64(g.o.PollBytes)))
 }
 
-func payloadBytes(p *storage.Page) (n int) {
+// bytesOf are the bytes of the payloads and of the publishers of a page.
+func bytesOf(p *storage.Page) (payloads, publishers int) {
 	for i := range p.Records {
-		n += len(p.Records[i].Payload)
+		payloads += len(p.Records[i].Payload)
+		publishers += len(p.Records[i].Publisher)
 	}
-	return n
+	return payloads, publishers
 }
 
 // GiveBack undoes the claims of records that Poll returned and that did not reach their

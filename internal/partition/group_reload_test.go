@@ -72,7 +72,7 @@ func TestAReloadWakesPolls(t *testing.T) {
 	require.Len(t, s.poll("g", 10, 0), 1)
 	got := make(chan int, 1)
 	go func() {
-		r, err := s.groups.Poll(deadline(t), PollCall{Group: "g", Max: 1, Wait: time.Hour})
+		r, err := pollOf(deadline(t), s.groups, PollCall{Group: "g", Max: 1, Wait: time.Hour})
 		if err != nil {
 			t.Error(err)
 		}
@@ -172,7 +172,7 @@ func TestGroupsThatFailedAreOpenedAnew(t *testing.T) {
 	s.groups.fail(fmt.Errorf("cannot be read"))
 	require.Equal(t, Damaged, s.p.State())
 	require.ErrorContains(t, s.p.Health(), "cannot be read")
-	_, err := s.groups.Poll(deadline(t), PollCall{Group: "g", Max: 1, Wait: time.Hour})
+	_, err := pollOf(deadline(t), s.groups, PollCall{Group: "g", Max: 1, Wait: time.Hour})
 	require.ErrorContains(t, err, "cannot be read")
 	require.NoError(t, s.p.Reopen(deadline(t)))
 	require.Equal(t, storage.StateClosed, s.groups.log.Health().State)

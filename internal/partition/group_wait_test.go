@@ -72,7 +72,7 @@ func TestADelayShortensAWait(t *testing.T) {
 	require.Len(t, s.poll("g", 1, 0), 1)
 	got := make(chan []GroupRecord, 1)
 	go func() {
-		r, err := s.groups.Poll(deadline(t), PollCall{Group: "g", Max: 1, Wait: time.Hour})
+		r, err := pollOf(deadline(t), s.groups, PollCall{Group: "g", Max: 1, Wait: time.Hour})
 		if err != nil {
 			t.Error(err)
 		}
@@ -104,7 +104,7 @@ func TestRecordsGivenBackWakePolls(t *testing.T) {
 	require.Len(t, s.poll("g", 1, 0), 1)
 	got := make(chan []GroupRecord, 1)
 	go func() {
-		r, err := s.groups.Poll(deadline(t), PollCall{Group: "g", Max: 1, Wait: time.Hour})
+		r, err := pollOf(deadline(t), s.groups, PollCall{Group: "g", Max: 1, Wait: time.Hour})
 		if err != nil {
 			t.Error(err)
 		}

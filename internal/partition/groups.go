@@ -67,6 +67,7 @@ type Groups struct {
 	waiting atomic.Bool // some poll waits
 
 	pages       sync.Pool    // of *storage.Page, of the stream
+	claimings   sync.Pool    // of *claiming
 	recordBytes atomic.Int64 // of a payload, as last read
 
 	copying atomic.Int32  // CopyLetters that run
@@ -90,17 +91,25 @@ type Groups struct {
 }
 
 // decision gathers requests until they are written: as one batch, whose records hold what
-// must be written together.
+// must be written together. It is the log's from sealLocked until decisionDone, which runs
+// once, answers its requests and lets its memory serve another.
 type decision struct {
-	epoch   uint64
-	parts   [][]projection.Entry // beside what the groups have to say
-	bytes   int                  // of parts
-	records [][]projection.Entry // once it is sealed
-	answers []answer
-	mark    queue.Mark // of the state, once it is sealed
-	batch   storage.Batch
-	g       *Groups
+	epoch uint64
+	// entries are those of the parts, one behind the other. parts says where each ends:
+	// what is added as one stays in one record. records says, once it is sealed, where
+	// each record ends.
+	entries        []projection.Entry
+	parts, records []int
+	bytes          int    // of the parts, until it is sealed
+	room           []byte // what the groups' own entries are made of
+	encoded        []byte // the payloads of batch
+	answers        []answer
+	mark           queue.Mark // of the state, once it is sealed
+	batch          storage.Batch
+	g              *Groups
 }
+
+var decisions = sync.Pool{New: func() any { return new(decision) }}
 
 type answer struct {
 	err  error
@@ -113,31 +122,68 @@ const (
 	maxDecisionBytes = 1 << 20 // of parts, and of a record that holds more than one
 )
 
+// decisionKept bounds the bytes that a decision keeps for another; maxAnswers bounds what
+// its lists keep.
+const decisionKept = 16 << 10
+
+// release lets a decision that is answered serve another.
+func (d *decision) release() {
+	if cap(d.room)+cap(d.encoded) > decisionKept || cap(d.entries) > maxAnswers {
+		return
+	}
+	clear(d.entries)
+	clear(d.answers)
+	clear(d.batch.Payloads)
+	*d = decision{
+		entries: d.entries[:0], parts: d.parts[:0], records: d.records[:0], room: d.room[:0], encoded: d.encoded[:0],
+		answers: d.answers[:0], batch: storage.Batch{Payloads: d.batch.Payloads[:0]},
+	}
+	decisions.Put(d)
+}
+
 // add has entries written together.
 func (d *decision) add(entries []projection.Entry) {
-	d.parts = append(d.parts, entries)
+	d.entries = append(d.entries, entries...)
+	d.parts = append(d.parts, len(d.entries))
 	d.bytes += projection.EntrySetSize(entries)
 }
 
 // seal lays out what was added, and what the groups have to say, in records.
 func (d *decision) seal(dirty []*queue.Group) {
 	for _, group := range dirty {
-		if entries := group.Encode(nil); len(entries) > 0 {
-			d.add(entries)
+		from := len(d.entries)
+		d.entries, d.room = group.AppendEntries(d.entries, d.room)
+		if len(d.entries) > from {
+			d.parts = append(d.parts, len(d.entries))
 		}
 	}
-	room := 0
-	for _, entries := range d.parts {
-		size := projection.EntrySetSize(entries)
+	from, room := 0, 0
+	for _, end := range d.parts {
+		size := projection.EntrySetSize(d.entries[from:end])
 		if size > room {
-			d.records = append(d.records, nil)
+			d.records = append(d.records, end)
 			room = maxDecisionBytes
 		}
-		last := &d.records[len(d.records)-1]
-		*last = append(*last, entries...)
+		d.records[len(d.records)-1] = end
 		room -= size
+		from = end
 	}
-	d.parts = nil
+	payloads := d.batch.Payloads
+	d.each(func(entries []projection.Entry) {
+		at := len(d.encoded)
+		d.encoded = projection.AppendEntrySet(d.encoded, 0, entries)
+		payloads = append(payloads, d.encoded[at:len(d.encoded):len(d.encoded)])
+	})
+	d.batch = storage.Batch{User: d, Done: decisionDone, UseReserve: true, Barrier: len(payloads) == 0, Payloads: payloads}
+}
+
+// each calls f for the entries of each record of a sealed decision.
+func (d *decision) each(f func(entries []projection.Entry)) {
+	from := 0
+	for _, end := range d.records {
+		f(d.entries[from:end])
+		from = end
+	}
 }
 
 // newGroups opens the groups whose log is in dir, or makes an empty one.
@@ -150,6 +196,7 @@ func newGroups(ctx context.Context, dir string, stream *Partition, o GroupsOptio
 	g := &Groups{o: o, stream: stream}
 	g.name = o.Name
 	g.pages.New = func() any { return new(storage.Page) }
+	g.claimings.New = newClaiming
 	g.into = (*groupsLog)(g)
 	g.failing = func(error) { g.wakeAll() }
 	if o.OnError != nil {
@@ -196,12 +243,12 @@ func (l *groupsLog) Admit(b *storage.Batch, next storage.Offset) error {
 		if stale {
 			return ErrGroupsReloading
 		}
-		for _, entries := range u.records {
+		u.each(func(entries []projection.Entry) {
 			for i := range entries {
 				g.pending.Set(entries[i].Key, projection.InFlight{Ref: projection.Ref{Offset: next}, Deleted: entries[i].Delete})
 			}
 			next++
-		}
+		})
 	case *projection.Copy:
 		if u.Superseded(g.proj, &g.pending) {
 			return projection.ErrSuperseded
@@ -351,7 +398,8 @@ func (g *Groups) joinLocked(group *queue.Group, err error, done func(error)) {
 
 func (g *Groups) openLocked() *decision {
 	if g.mu.open == nil {
-		g.mu.open = &decision{epoch: g.mu.epoch, g: g}
+		g.mu.open = decisions.Get().(*decision)
+		g.mu.open.epoch, g.mu.open.g = g.mu.epoch, g
 	}
 	return g.mu.open
 }
@@ -375,11 +423,6 @@ func (g *Groups) sealLocked() {
 	d.seal(g.mu.dirty)
 	g.mu.dirty = g.mu.dirty[:0]
 	d.mark = g.mu.shard.Mark()
-	d.batch = storage.Batch{User: d, Done: decisionDone, UseReserve: true, Barrier: len(d.records) == 0}
-	for _, entries := range d.records {
-		payload := make([]byte, 0, projection.EntrySetSize(entries))
-		d.batch.Payloads = append(d.batch.Payloads, projection.AppendEntrySet(payload, 0, entries))
-	}
 	g.mu.flying++
 	if err := g.log.Enqueue(&d.batch); err != nil {
 		// The state has changed and the log does not say so.
@@ -424,6 +467,7 @@ func decisionDone(b *storage.Batch) {
 			a.done(a.err)
 		}
 	}
+	d.release()
 }
 
 // Drive writes what is decided; see storage.Log.Drive.

@@ -168,7 +168,7 @@ func (h *groupHistory) seek() error {
 
 // poll takes records and checks that none of them is one it may not get.
 func (h *groupHistory) poll(n int) error {
-	records, err := h.groups.Poll(deadline(h.t), PollCall{Group: "g", Max: n})
+	records, err := pollOf(deadline(h.t), h.groups, PollCall{Group: "g", Max: n})
 	if err != nil {
 		return err
 	}
@@ -342,7 +342,7 @@ func (h *groupHistory) drain() {
 	head := h.p.Log().Head()
 	for empty := 0; empty < 3; {
 		h.clock.Add(60_000)
-		records, err := h.groups.Poll(deadline(h.t), PollCall{Group: "g", Max: 1000})
+		records, err := pollOf(deadline(h.t), h.groups, PollCall{Group: "g", Max: 1000})
 		require.NoError(h.t, err, h.label)
 		if len(records) == 0 {
 			empty++

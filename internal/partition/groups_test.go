@@ -44,9 +44,15 @@ func (s *groupShard) close() {
 	require.NoError(s.t, s.p.Close(deadline(s.t)))
 }
 
+func pollOf(ctx context.Context, g *Groups, c PollCall) ([]GroupRecord, error) {
+	var p Polled
+	err := g.Poll(ctx, c, &p)
+	return p.Records, err
+}
+
 func (s *groupShard) poll(group string, n int, wait time.Duration) []GroupRecord {
 	s.t.Helper()
-	r, err := s.groups.Poll(deadline(s.t), PollCall{Group: group, Max: n, Wait: wait})
+	r, err := pollOf(deadline(s.t), s.groups, PollCall{Group: group, Max: n, Wait: wait})
 	require.NoError(s.t, err)
 	return r
 }
@@ -140,7 +146,7 @@ func TestALongPollIsWoken(t *testing.T) {
 			require.Len(t, s.poll("g", 1, 0), 1)
 			got := make(chan []GroupRecord, 1)
 			go func() {
-				r, err := s.groups.Poll(deadline(t), PollCall{Group: "g", Max: 1, Wait: time.Minute})
+				r, err := pollOf(deadline(t), s.groups, PollCall{Group: "g", Max: 1, Wait: time.Minute})
 				if err != nil {
 					t.Error(err)
 				}
@@ -223,7 +229,7 @@ func TestAnExclusiveGroupIsTakenOver(t *testing.T) {
 		defer s.close()
 		publish(t, s.p, "a")
 		poll := func(member string, wait time.Duration) []GroupRecord {
-			r, err := s.groups.Poll(deadline(t), PollCall{Group: "g", Max: 1, Member: member, Wait: wait})
+			r, err := pollOf(deadline(t), s.groups, PollCall{Group: "g", Max: 1, Member: member, Wait: wait})
 			require.NoError(t, err)
 			return r
 		}
@@ -250,7 +256,7 @@ func TestManyConsumersEachRecordOnce(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				records, err := s.groups.Poll(ctx, PollCall{Group: "g", Max: 17, Wait: time.Minute})
+				records, err := pollOf(ctx, s.groups, PollCall{Group: "g", Max: 17, Wait: time.Minute})
 				if ctx.Err() != nil {
 					return
 				}

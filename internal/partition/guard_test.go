@@ -8,9 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/felixlog/felix/internal/queue"
 	"github.com/felixlog/felix/internal/stream"
 	"github.com/felixlog/felix/internal/testkit/heap"
 	"github.com/felixlog/felix/storage"
+	"github.com/felixlog/felix/storage/segment"
+	"github.com/felixlog/felix/storage/vfs"
 )
 
 // pipeline publishes batches of 64 records of 128 bytes over again, as a session does:
@@ -88,6 +91,38 @@ func TestGuardPublishingAllocatesNextToNothing(t *testing.T) {
 			require.LessOrEqual(t, perRecord, limit)
 		})
 	}
+}
+
+// A claim and the ack of the one before it, decided together, take their memory from those
+// before.
+func TestGuardClaimingAllocatesNextToNothing(t *testing.T) {
+	if raceEnabled {
+		t.Log("the race detector makes pools forget")
+		return
+	}
+	s := openGroups(t, vfs.OS(), t.TempDir(), GroupsOptions{})
+	defer s.close()
+	const rounds = 400
+	publish(t, s.p, make([]string, 20*rounds)...) // measured again where others allocate
+	var polled Polled
+	ctx := context.Background()
+	var at storage.Offset
+	ack := func(now segment.Micros, g *queue.Group, _, tail storage.Offset) error { return g.Ack(now, at, tail) }
+	var answered error
+	done := func(err error) { answered = err }
+	round := func() {
+		if err := s.groups.Poll(ctx, PollCall{Group: "g", Max: 1}, &polled); err != nil || len(polled.Records) != 1 || answered != nil {
+			t.Fatal(err, answered, len(polled.Records))
+		}
+		at = polled.Records[0].Offset
+		if err := s.groups.Submit("g", true, ack, done); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range rounds {
+		round()
+	}
+	require.LessOrEqual(t, heap.Allocs(rounds, round), 0.2)
 }
 
 // A subscriber that lags and is in the middle of its page holds at most 256 KiB,

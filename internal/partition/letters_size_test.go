@@ -61,10 +61,10 @@ func TestDecisionsAreBounded(t *testing.T) {
 	}
 	d.seal(nil)
 	var held []int
-	for _, r := range d.records {
+	d.each(func(r []projection.Entry) {
 		require.Zero(t, len(r)%2, "a part is torn apart")
 		held = append(held, len(r)/2)
 		require.True(t, len(r) == 2 || projection.EntrySetSize(r) <= maxDecisionBytes)
-	}
+	})
 	require.Equal(t, []int{2, 1, 1, 2}, held)
 }

@@ -9,6 +9,9 @@ const namedPage = 4096
 // pass over, which is most of what it reads, without looking up the keys.
 type named struct {
 	pages map[segment.Offset]*namedBits
+	// spare is a page without a bit, for the next: a log whose one key is written over and
+	// over would make one for each record.
+	spare *namedBits
 	// shared: a record decided several keys. A bit cannot tell when the last of them
 	// goes, so from then on every record may be named.
 	shared bool
@@ -28,12 +31,15 @@ func (n *named) add(at segment.Offset) {
 		if n.pages == nil {
 			n.pages = map[segment.Offset]*namedBits{}
 		}
-		p = new(namedBits)
+		if p = n.spare; p == nil {
+			p = new(namedBits)
+		}
+		n.spare = nil
 		n.pages[at/namedPage] = p
 	}
 	word, bit := p.place(at)
 	if *word&bit != 0 {
-		n.shared, n.pages = true, nil
+		n.shared, n.pages, n.spare = true, nil, nil
 		return
 	}
 	*word |= bit
@@ -50,6 +56,7 @@ func (n *named) remove(at segment.Offset) {
 	*word &^= bit
 	if p.count--; p.count == 0 {
 		delete(n.pages, at/namedPage)
+		n.spare = p
 	}
 }
 

@@ -38,7 +38,10 @@ const (
 
 // Key is the key of a group's entry of a kind; n is not used for 'm' and 'c'.
 func Key(group string, kind byte, n uint64) []byte {
-	k := make([]byte, 0, len(group)+10)
+	return appendKey(make([]byte, 0, len(group)+10), group, kind, n)
+}
+
+func appendKey(k []byte, group string, kind byte, n uint64) []byte {
 	k = append(k, group...)
 	k = append(k, 0, kind)
 	if kind != kindMeta && kind != kindConfig {
@@ -67,39 +70,63 @@ func parseKey(k []byte) (group string, kind byte, n uint64, err error) {
 // Dirty reports whether Encode has something to write.
 func (g *Group) Dirty() bool { return g.dirty || g.dirtyConfig }
 
-// Encode appends the entries that restate what changed since the last Encode, as one
-// decision. Nothing changed: nothing appended.
+// entries gathers entries of a group, whose keys and values are in room. When that is
+// full a larger one takes its place; what is in the old one stays there.
+type entries struct {
+	group string
+	out   []projection.Entry
+	room  []byte
+}
+
+func (e *entries) gone(kind byte, n uint64) {
+	from := len(e.room)
+	e.room = appendKey(e.room, e.group, kind, n)
+	e.out = append(e.out, projection.Entry{Delete: true, Key: e.room[from:len(e.room):len(e.room)]})
+}
+
+func (e *entries) put(kind byte, n uint64, v interface{ appendTo(dst []byte) []byte }) {
+	from := len(e.room)
+	e.room = appendKey(e.room, e.group, kind, n)
+	value := len(e.room)
+	e.room = v.appendTo(e.room)
+	e.out = append(e.out, projection.Entry{Key: e.room[from:value:value], Value: e.room[value:len(e.room):len(e.room)]})
+}
+
+// Encode is AppendEntries with memory of its own.
 func (g *Group) Encode(out []projection.Entry) []projection.Entry {
+	out, _ = g.AppendEntries(out, nil)
+	return out
+}
+
+// AppendEntries appends the entries that restate what changed since it was last called, as
+// one decision. Nothing changed: nothing appended. Their keys and values are appended to
+// room, and are good until its memory is used again.
+func (g *Group) AppendEntries(out []projection.Entry, room []byte) ([]projection.Entry, []byte) {
 	if !g.Dirty() {
-		return out
+		return out, room
 	}
-	put := func(kind byte, n uint64, v []byte) {
-		out = append(out, projection.Entry{Key: Key(g.name, kind, n), Value: v})
-	}
-	gone := func(kind byte, n uint64) {
-		out = append(out, projection.Entry{Delete: true, Key: Key(g.name, kind, n)})
-	}
+	e := entries{group: g.name, out: out, room: room}
 	// Deletes come first: a seek drops a block that may be written anew with it.
 	for _, n := range g.goneBlocks {
-		gone(kindBlock, n)
+		e.gone(kindBlock, n)
 	}
 	for _, o := range g.goneCopies {
-		gone(KindPayload, uint64(o))
+		e.gone(KindPayload, uint64(o))
 	}
-	put(kindMeta, 0, g.encodeMeta())
+	e.put(kindMeta, 0, (*meta)(g))
 	if g.dirtyConfig {
-		put(kindConfig, 0, g.cfg.encode())
+		e.put(kindConfig, 0, g.cfg)
 	}
 	for i := range g.win.blocks {
 		n := g.win.first + uint64(i)
 		if b := g.win.blocks[i]; b == nil {
 			if m := &g.win.done[i]; m.dirty {
-				put(kindBlock, n, encodeBlock(nil))
+				e.put(kindBlock, n, (*block)(nil))
 				*m = blockMark{stored: true}
 			}
 		} else if b.dirty {
 			if b.says(g.position, Offset(n*blockSize)) {
-				put(kindBlock, n, encodeBlock(b))
+				e.put(kindBlock, n, b)
 				b.stored = true
 			}
 			b.dirty = false
@@ -107,23 +134,23 @@ func (g *Group) Encode(out []projection.Entry) []projection.Entry {
 	}
 	for o := range g.dirtyDead {
 		if d, ok := g.dead[o]; ok {
-			put(kindDead, uint64(o), d.encode())
+			e.put(kindDead, uint64(o), d)
 		} else {
-			gone(kindDead, uint64(o))
+			e.gone(kindDead, uint64(o))
 		}
 		if g.again[o] == nil {
-			gone(kindAgain, uint64(o))
+			e.gone(kindAgain, uint64(o))
 		}
 	}
 	for o, r := range g.again {
 		if r.dirty {
-			put(kindAgain, uint64(o), r.encode())
+			e.put(kindAgain, uint64(o), r)
 			r.dirty = false
 		}
 	}
 	g.dirty, g.dirtyConfig, g.existed = false, false, true
 	g.dirtyDead, g.goneBlocks, g.goneCopies = nil, nil, nil
-	return out
+	return e.out, e.room
 }
 
 // EncodeDelete appends the entries that make the log forget the group.
@@ -161,8 +188,10 @@ func (g *Group) EncodeDelete(out []projection.Entry) []projection.Entry {
 	return out
 }
 
-func (g *Group) encodeMeta() []byte {
-	v := make([]byte, 0, metaSize)
+// meta is a Group as the value of its entry of kind 'm'.
+type meta Group
+
+func (g *meta) appendTo(v []byte) []byte {
 	v = append(v, valueVersion)
 	for _, n := range [...]uint64{uint64(g.start), uint64(g.position), uint64(g.handed), g.acked, g.discarded, g.lost, g.skipped} {
 		v = binary.BigEndian.AppendUint64(v, n)
@@ -186,8 +215,7 @@ func (g *Group) decodeMeta(v []byte) error {
 	return nil
 }
 
-func (c Config) encode() []byte {
-	v := make([]byte, 0, configSize)
+func (c Config) appendTo(v []byte) []byte {
 	v = append(v, valueVersion)
 	v = binary.BigEndian.AppendUint64(v, uint64(c.Visibility))
 	v = binary.BigEndian.AppendUint32(v, uint32(c.MaxAttempts))
@@ -229,22 +257,23 @@ func (b *block) says(position, first Offset) bool {
 	return false
 }
 
-// encodeBlock encodes a block; nil is one that is settled as a whole.
-func encodeBlock(b *block) []byte {
-	v := make([]byte, blockMin, blockMin+16)
-	v[0] = valueVersion
+// appendTo appends a block; nil is one that is settled as a whole.
+func (b *block) appendTo(v []byte) []byte {
+	from := len(v)
+	v = append(v, make([]byte, blockMin)...)
+	v[from] = valueVersion
 	count := uint16(0)
 	for i := range blockSize {
 		switch {
 		case b == nil || b.items[i].state == settled:
-			v[1+i/8] |= 1 << (i % 8)
+			v[from+1+i/8] |= 1 << (i % 8)
 		case b.items[i].attempts > 1:
 			v = append(v, byte(i))
 			v = binary.BigEndian.AppendUint16(v, b.items[i].attempts)
 			count++
 		}
 	}
-	binary.BigEndian.PutUint16(v[1+blockSize/8:], count)
+	binary.BigEndian.PutUint16(v[from+1+blockSize/8:], count)
 	return v
 }
 
@@ -268,8 +297,7 @@ func decodeBlock(v []byte, f func(i int, done bool, attempts uint16)) error {
 	return nil
 }
 
-func (d DeadLetter) encode() []byte {
-	v := make([]byte, 0, deadSize)
+func (d DeadLetter) appendTo(v []byte) []byte {
 	v = append(v, valueVersion)
 	v = binary.BigEndian.AppendUint32(v, d.Attempts)
 	v = append(v, byte(d.Reason))
@@ -289,8 +317,8 @@ func decodeDead(v []byte) (DeadLetter, error) {
 	}, nil
 }
 
-func (r *reopened) encode() []byte {
-	v := binary.BigEndian.AppendUint16([]byte{valueVersion}, r.attempts)
+func (r *reopened) appendTo(v []byte) []byte {
+	v = binary.BigEndian.AppendUint16(append(v, valueVersion), r.attempts)
 	return append(v, flag(r.copied))
 }
 

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/felixlog/felix/internal/auth"
@@ -99,58 +101,111 @@ func groupPoll(ctx context.Context, r *Request) {
 	if m.HasConsumer {
 		call.Member = m.Consumer + "\x00" + r.Principal().Subject
 	}
-	records, err := r.poll(ctx, g, call)
-	if err != nil {
+	h := handouts.Get().(*handout)
+	h.s, h.g, h.group = r.s, g, m.Group
+	if err := r.poll(ctx, g, call, h); err != nil {
+		h.release()
 		r.Fail(err)
 		return
 	}
-	group, s := m.Group, r.s
-	times, publishers := r.Offers(wire.FeatureRecordTimestamps), r.Offers(wire.FeatureGroupPublisher)
-	giveBack := func(records []partition.GroupRecord) {
-		if err := g.GiveBack(group, records); err != nil {
-			s.server.log.Warn("claims of records that were not sent stay until they lapse", "group", group, "records", len(records), "error", err)
-		}
+	h.cut(r.Offers(wire.FeatureGroupPublisher))
+	h.fill(m.RequestID, r.Offers(wire.FeatureRecordTimestamps), r.Offers(wire.FeatureGroupPublisher))
+	r.s.answerOr(&h.answer, h)
+}
+
+// handout is what a poll handed out, on its way to the consumer. It is the poll's until
+// answerOr has it, then the outbox's, which tells it its fate once: that ends with release.
+type handout struct {
+	s      *session
+	g      *partition.Groups
+	group  string
+	polled partition.Polled
+	answer wire.GroupRecords
+}
+
+var handouts = sync.Pool{New: func() any { return new(handout) }}
+
+// handoutKept is how many records an answer keeps room for.
+const handoutKept = 256
+
+// release lets what has reached its consumer, or has been given back, serve another poll.
+func (h *handout) release() {
+	h.polled.Reset()
+	if cap(h.answer.Records) > handoutKept {
+		h.answer.Records = nil
 	}
-	fit := s.server.fitting(len(records), func(i int) int {
+	clear(h.answer.Records)
+	h.s, h.g, h.group = nil, nil, ""
+	handouts.Put(h)
+}
+
+// cut gives back what does not fit the answer.
+func (h *handout) cut(publishers bool) {
+	records := h.polled.Records
+	fit := h.s.server.fitting(len(records), func(i int) int {
 		if !publishers {
 			return costOf(records[i].Payload, nil)
 		}
 		return costOf(records[i].Payload, records[i].Publisher)
 	})
-	giveBack(records[fit:])
-	records = records[:fit]
-	answer := &wire.GroupRecords{RequestID: m.RequestID, Records: make([]wire.GroupRecord, len(records))}
-	for i := range records {
-		rec := &records[i]
-		w := &answer.Records[i]
-		w.Offset, w.Payload, w.Attempts = uint64(rec.Offset), rec.Payload, rec.Attempts
+	h.giveBack(records[fit:])
+	clear(records[fit:])
+	h.polled.Records = records[:fit]
+}
+
+// fill makes the answer.
+func (h *handout) fill(id uint64, times, publishers bool) {
+	answer := &h.answer
+	answer.RequestID, answer.Records = id, slices.Grow(answer.Records[:0], len(h.polled.Records))
+	for i := range h.polled.Records {
+		rec := &h.polled.Records[i]
+		w := wire.GroupRecord{Offset: uint64(rec.Offset), Payload: rec.Payload, Attempts: rec.Attempts}
 		if times && rec.Timestamp > 0 {
 			w.TimestampMicros, w.HasTimestampMicros = uint64(rec.Timestamp), true
 		}
 		if publishers {
 			w.Publisher = string(rec.Publisher)
 		}
+		answer.Records = append(answer.Records, w)
 	}
-	s.answerOr(answer, func() { giveBack(records) })
+}
+
+func (h *handout) giveBack(records []partition.GroupRecord) {
+	if err := h.g.GiveBack(h.group, records); err != nil {
+		h.s.server.log.Warn("claims of records that were not sent stay until they lapse", "group", h.group, "records", len(records), "error", err)
+	}
+}
+
+// written implements fate.
+func (h *handout) written() { h.release() }
+
+// lost implements fate.
+func (h *handout) lost() {
+	h.giveBack(h.polled.Records)
+	h.release()
 }
 
 // poll is Groups.Poll in its turn on the stream. What is ready is claimed in the burst
 // that asked for it, with the acks before it as one decision: they leave in one write.
 // Only a poll that finds nothing waits.
-func (r *Request) poll(ctx context.Context, g *partition.Groups, call partition.PollCall) (records []partition.GroupRecord, err error) {
+func (r *Request) poll(ctx context.Context, g *partition.Groups, call partition.PollCall, h *handout) error {
 	s := r.s
 	// Decisions of the shard's groups follow each other by themselves.
 	s.waitLedger(func() bool { return s.ledger.acked+s.ledger.unacked == 0 }, PausedWrites)
-	wait := call.Wait
-	call.Wait = 0
-	records, err = g.Poll(ctx, call)
-	if wait > 0 && err == nil && len(records) == 0 {
-		call.Wait, call.Reclaim = wait, false
-		r.Wait(ctx, func(ctx context.Context) { records, err = g.Poll(ctx, call) })
-		return records, err
+	now := call
+	now.Wait = 0
+	if err := g.Poll(ctx, now, &h.polled); err != nil || len(h.polled.Records) > 0 || call.Wait == 0 {
+		r.Behind(false) // answers leave in the order of the requests
+		return err
 	}
-	r.Behind(false) // answers leave in the order of the requests
-	return records, err
+	call.Reclaim = false
+	return r.pollWaiting(ctx, g, call, h)
+}
+
+func (r *Request) pollWaiting(ctx context.Context, g *partition.Groups, call partition.PollCall, h *handout) (err error) {
+	h.polled, h.answer = partition.Polled{}, wire.GroupRecords{} // whoever waits keeps nothing
+	r.Wait(ctx, func(ctx context.Context) { err = g.Poll(ctx, call, &h.polled) })
+	return err
 }
 
 // groupDecide runs op on a group and answers when what it decided is durable. Requests
@@ -179,12 +234,49 @@ func done(id uint64) func() wire.Message {
 	return func() wire.Message { return &wire.CacheOK{RequestID: id} }
 }
 
+// acking is a group_ack with what its answer needs, and is made of. It is the shard's from
+// Submit until answer, which runs once and lets it serve another ack.
+type acking struct {
+	at    storage.Offset
+	reply *Reply
+	ok    wire.CacheOK
+	// The methods, made once.
+	op   partition.GroupOp
+	done func(error)
+}
+
+var ackings = sync.Pool{New: func() any { return new(acking) }}
+
+func (a *acking) ack(now segment.Micros, g *groups.Group, _, tail storage.Offset) error {
+	return g.Ack(now, a.at, tail)
+}
+
+func (a *acking) answer(err error) {
+	if err != nil {
+		a.reply.Fail(err)
+	} else {
+		a.reply.Answer(&a.ok)
+	}
+	a.reply = nil
+	ackings.Put(a)
+}
+
 func groupAck(ctx context.Context, r *Request) {
 	m := r.Message.(*wire.GroupAck)
-	at := storage.Offset(m.Offset)
-	r.groupDecide(ctx, &m.GroupRef, auth.GroupConsume, true, func(now segment.Micros, g *groups.Group, _, tail storage.Offset) error {
-		return g.Ack(now, at, tail)
-	}, done(m.RequestID))
+	g, _ := r.groupsOf(ctx, &m.GroupRef, auth.GroupConsume)
+	if g == nil {
+		return
+	}
+	a := ackings.Get().(*acking)
+	if a.op == nil {
+		a.op, a.done = a.ack, a.answer
+	}
+	a.at, a.ok.RequestID, a.reply = storage.Offset(m.Offset), m.RequestID, r.Defer()
+	if err := g.Submit(m.Group, true, a.op, a.done); err != nil {
+		a.answer(err)
+		return
+	}
+	r.Drive(g)
 }
 
 // groupAckAll settles records as group_ack does each. Those that are refused do not keep

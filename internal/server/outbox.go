@@ -40,8 +40,8 @@ type outbox struct {
 		buf    []byte
 		spare  []byte
 		parked int // bytes of answers that wait for their turn
-		// unsent are told if what is in buf cannot be written.
-		unsent  []func()
+		// fates are told what becomes of what is in buf.
+		fates   []fate
 		writing bool
 		held    bool
 		err     error
@@ -49,6 +49,16 @@ type outbox struct {
 	// changed is signalled when a write ended, and when the outbox fails.
 	changed *sync.Cond
 }
+
+// fate hears, once, what became of an answer that must not get lost. written must not block;
+// lost is called on a goroutine of its own. Neither has the lock.
+type fate interface {
+	written()
+	lost()
+}
+
+// fatesKept is the longest list of them that an outbox keeps.
+const fatesKept = 16
 
 // outboxKept is the largest buffer an idle outbox keeps: forty authenticated streams
 // that answer little must cost little.
@@ -146,8 +156,8 @@ func (o *outbox) write() {
 // writeOnce needs the lock and the writing mark; it releases the lock while it writes
 // the buffer, then tail.
 func (o *outbox) writeOnce(tail []byte) {
-	buf, unsent := o.mu.buf, o.mu.unsent
-	o.mu.buf, o.mu.spare, o.mu.unsent = o.mu.spare[:0], nil, nil
+	buf, fates := o.mu.buf, o.mu.fates
+	o.mu.buf, o.mu.spare, o.mu.fates = o.mu.spare[:0], nil, nil
 	o.mu.Unlock()
 	var err error
 	if len(buf) > 0 {
@@ -158,6 +168,10 @@ func (o *outbox) writeOnce(tail []byte) {
 	}
 	if err != nil {
 		o.fail(err)
+	} else {
+		for _, f := range fates {
+			f.written()
+		}
 	}
 	o.mu.Lock()
 	if cap(buf) <= outboxKept || cap(buf) <= o.limit && len(o.mu.buf) > 0 {
@@ -167,7 +181,10 @@ func (o *outbox) writeOnce(tail []byte) {
 	}
 	if err != nil {
 		o.failLocked(err)
-		o.loseLocked(unsent)
+		o.loseLocked(fates)
+	} else if o.mu.fates == nil && cap(fates) <= fatesKept {
+		clear(fates)
+		o.mu.fates = fates[:0]
 	}
 	if len(o.mu.buf) == 0 && cap(o.mu.buf) > outboxKept {
 		o.giveUp(o.mu.buf)
@@ -181,19 +198,19 @@ func (o *outbox) failLocked(err error) {
 	}
 	o.mu.err = err
 	o.mu.buf, o.mu.spare = nil, nil
-	o.loseLocked(o.mu.unsent)
-	o.mu.unsent = nil
+	o.loseLocked(o.mu.fates)
+	o.mu.fates = nil
 	o.changed.Broadcast()
 }
 
 // loseLocked tells those whose answers were not written, without the lock.
-func (o *outbox) loseLocked(unsent []func()) {
-	if len(unsent) == 0 {
+func (o *outbox) loseLocked(fates []fate) {
+	if len(fates) == 0 {
 		return
 	}
 	o.spawn(func() {
-		for _, f := range unsent {
-			f()
+		for _, f := range fates {
+			f.lost()
 		}
 	})
 }

@@ -404,16 +404,16 @@ func (s *session) answer(m wire.Message) {
 	o.kickUnlock()
 }
 
-// answerOr is answer for one that must not get lost: unsent is called, on a goroutine of
-// its own, if it cannot be written. No answer is waited for before it.
-func (s *session) answerOr(m wire.Message, unsent func()) {
+// answerOr is answer for one that must not get lost: f hears whether it was written. No
+// answer is waited for before it.
+func (s *session) answerOr(m wire.Message, f fate) {
 	o := &s.out
 	o.mu.Lock()
 	if o.mu.err == nil {
 		o.mu.buf = wire.AppendMessage(o.mu.buf, m)
-		o.mu.unsent = append(o.mu.unsent, unsent)
+		o.mu.fates = append(o.mu.fates, f)
 	} else {
-		o.loseLocked([]func(){unsent})
+		o.loseLocked([]fate{f})
 	}
 	o.kickUnlock()
 }
