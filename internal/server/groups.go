@@ -216,15 +216,19 @@ func (r *Request) groupDecide(ctx context.Context, ref *wire.GroupRef, action au
 		return
 	}
 	reply := r.Defer()
-	err := g.Submit(ref.Group, create, op, func(err error) {
+	r.decide(g, ref.Group, create, op, func(err error) {
 		if err != nil {
 			reply.Fail(err)
 			return
 		}
 		reply.Answer(answer())
 	})
-	if err != nil {
-		reply.Fail(err)
+}
+
+// decide hands op to the groups of a shard. done hears its outcome once, a refusal too.
+func (r *Request) decide(g *partition.Groups, group string, create bool, op partition.GroupOp, done func(error)) {
+	if err := g.Submit(group, create, op, done); err != nil {
+		done(err)
 		return
 	}
 	r.Drive(g)
@@ -272,11 +276,7 @@ func groupAck(ctx context.Context, r *Request) {
 		a.op, a.done = a.ack, a.answer
 	}
 	a.at, a.ok.RequestID, a.reply = storage.Offset(m.Offset), m.RequestID, r.Defer()
-	if err := g.Submit(m.Group, true, a.op, a.done); err != nil {
-		a.answer(err)
-		return
-	}
-	r.Drive(g)
+	r.decide(g, m.Group, true, a.op, a.done)
 }
 
 // groupAckAll settles records as group_ack does each. Those that are refused do not keep

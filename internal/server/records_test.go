@@ -218,6 +218,15 @@ func TestReadNow(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
+// readingSession is a session with what reading from link takes, and no more.
+func readingSession(t *testing.T, link tcpLink) *session {
+	s := &session{link: link}
+	s.ahead.init(link, func(func()) {})
+	s.reader = wire.NewReader(&s.ahead, 1<<20)
+	t.Cleanup(s.reader.Close)
+	return s
+}
+
 // Frames that are larger than one read are one burst when they have arrived.
 func TestGuardBurstOfLargeFrames(t *testing.T) {
 	client, held, link := arrivingPair(t)
@@ -226,10 +235,7 @@ func TestGuardBurstOfLargeFrames(t *testing.T) {
 	_, err := client.Write(append(frame, frame...))
 	require.NoError(t, err)
 
-	s := &session{link: link}
-	s.ahead.init(link, func(func()) {})
-	s.reader = wire.NewReader(&s.ahead, 1<<20)
-	defer s.reader.Close()
+	s := readingSession(t, link)
 	f, err := s.reader.Next()
 	require.NoError(t, err)
 	require.False(t, s.hasMore(burstBytes), "a burst has an end")
@@ -255,10 +261,7 @@ func TestGuardBurstGoesOnBehindAWholeFrame(t *testing.T) {
 	_, err = held.Conn.Write(all[:first+1])
 	require.NoError(t, err)
 
-	s := &session{link: link}
-	s.ahead.init(link, func(func()) {})
-	s.reader = wire.NewReader(&s.ahead, 1<<20)
-	defer s.reader.Close()
+	s := readingSession(t, link)
 	f, err := s.reader.Next()
 	require.NoError(t, err)
 	require.False(t, s.hasMore(len(f.Payload)))
